@@ -1,4 +1,4 @@
-"""No false alarms: random models without a bug against their PyTorch twins; each has to be found equal."""
+"""Check for false alarms: random models without a bug against their PyTorch twins; each has to be found equal."""
 
 import time
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ from jaxformer.validation.fields import check_size
 
 BATCH, LENGTH = 5, 9
 SIZES = {"vocab_size": 23, "context": 11, "d_model": 12}
-"""The same for all, so that they share compilations."""
+"""Sizes of all models, equal so that they share compilations."""
 KINDS_OF_POSITIONS = (*get_args(Positions), FixedTable(np.random.default_rng(0).standard_normal((15, SIZES["d_model"]))))
-"""With a fixed table that is long enough for every source."""
+"""Kinds of positions, among them a fixed table that is long enough for every source."""
 CHECKS = ("weights", "forward", "local", "gradients", "activation gradients")
-"""Every check in float64."""
+"""All checks in float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,13 @@ class Clean:
     """Compare random clean models with their PyTorch twins; each has to be equal, with no module named."""
 
     count: int = 200
-    """How many."""
+    """Number of models."""
     first: int = 0
-    """The first one's number: a model, its weights and its inputs are drawn by their number."""
+    """Number of the first model: the number is the seed of a model, its weights and its inputs."""
 
 
 def main(arguments: list[str]) -> None:
-    """Print the report of each that is not equal, and count the others. ParityError if some are not equal."""
+    """Print the report of each model that is not equal, and count the others; ParityError if some are not equal."""
     flags = parse(Clean, arguments, prog="python -m benchmarks.clean")
     check_size("count", flags.count)
     start, equal = time.perf_counter(), 0
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
 
 
 def compared(number: int) -> Report:
-    """The comparison of one model, op by op; every second one has no rules, and is matched by values."""
+    """Compare one model op by op; every second one without rules, so that weights are matched by values."""
     config = drawn(number)
     model = excite(abstract(config), number)
     twin = load_torch(torch_ref.models.build(config), model).eval()
@@ -73,28 +73,28 @@ def compared(number: int) -> Report:
 
 @contextmanager
 def strict() -> Iterator[None]:
-    """No silent promotion: a type that changes on the way is a bug."""
+    """Run JAX with strict promotion: a dtype or rank that changes on the way is a bug."""
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield
 
 
 class Draws:
-    """Random choices: a function of the seed."""
+    """Random choices, determined by the seed."""
 
     def __init__(self, seed: int):
         self.rng = np.random.default_rng(seed)
 
     def one(self, *options: Any) -> Any:
-        """One of the options."""
+        """Draw one of the options."""
         return options[self.rng.integers(len(options))]
 
     def flip(self) -> bool:
-        """True or False."""
+        """Draw True or False."""
         return self.one(True, False)
 
 
 def drawn(number: int) -> ModelConfig:
-    """A configuration with every option drawn."""
+    """Draw a configuration with every option."""
     draws = Draws(number)
     one, flip = draws.one, draws.flip
     kind = one(GPTConfig, EncoderConfig, EncoderDecoderConfig)
@@ -133,7 +133,7 @@ def drawn(number: int) -> ModelConfig:
 
 
 def switches_of(kind: type[ModelConfig], given: dict[str, Any], draws: Draws) -> dict[str, Any]:
-    """How tokens are placed, scores are made, and where norms stand, as far as it goes with what is given."""
+    """Draw switches of positions, scores and norms that are compatible with the given options."""
     one, flip = draws.one, draws.flip
     rotary, window, relative = one("none", "half", "interleaved"), one(None, 2, 4), one("none", "t5", "alibi")
     tables = [given.get(name) for name in ("positions", "source_positions")]
@@ -157,7 +157,7 @@ def switches_of(kind: type[ModelConfig], given: dict[str, Any], draws: Draws) ->
 
 
 def rotations_of(window: int | None, draws: Draws) -> dict[str, Any]:
-    """The numbers of rotary positions and of their scaling."""
+    """Draw the numbers of rotary positions and of their scaling."""
     one, flip = draws.one, draws.flip
     scaling = one("none", "linear", "llama3", "yarn")
     factor = {"rotary_factor": one(2.0, 4.0)}
@@ -179,7 +179,7 @@ def rotations_of(window: int | None, draws: Draws) -> dict[str, Any]:
 
 
 def options_of(kind: type[ModelConfig], draws: Draws) -> dict[str, Any]:
-    """Options that one kind of model has and the others have not."""
+    """Draw the options that only one kind of model has."""
     one, flip = draws.one, draws.flip
     readout = {"tied": flip(), "head_bias": flip(), "logits_scale": one(1.0, 1.0, SIZES["d_model"] ** -0.5)}
     readout["logits_softcap"] = one(None, None, 2.0)

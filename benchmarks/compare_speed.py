@@ -1,4 +1,4 @@
-"""How long a whole `compare` takes, each case in a process of its own."""
+"""Measure the time and memory of a whole `compare`, each case in a process of its own."""
 
 import re
 import resource
@@ -17,17 +17,17 @@ SIZES: dict[str, dict[str, int]] = {
     "small": {"vocab": 50257, "length": 64, "width": 768, "layers": 12, "heads": 12},
 }
 CASES = {"clean": ("tiny", False), "bug": ("tiny", True), "readme": ("readme", True), "gpt2": ("small", True)}
-"""Name -> the sizes of a GPT-2, and whether gelu by erf stands for gelu by tanh."""
+"""Cases by name: the sizes of a GPT-2, and True for the bug of gelu by erf in the place of gelu by tanh."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareSpeed:
-    """Measure whole comparisons: seconds of the wall and of the processors, compiled programs, and memory."""
+    """Measure whole comparisons: wall time and processor time in seconds, memory, and compiled programs."""
 
     cases: tuple[str, ...] = ("clean", "bug", "readme")
-    """By name; gpt2 has 124 M parameters."""
+    """Names of cases: clean, bug, readme, gpt2 (124 M parameters)."""
     rounds: int = 3
-    """How often each case runs, in turns; the least is shown."""
+    """Number of runs of each case, in turns; the minimum is shown."""
 
 
 def main(arguments: list[str]) -> None:
@@ -48,11 +48,11 @@ def main(arguments: list[str]) -> None:
 
 
 COMPILED = "Finished XLA compilation"
-"""What JAX logs of each program."""
+"""Text that JAX logs for each compiled program."""
 
 
 def measured(name: str) -> None:
-    """Run one case, and print its figures."""
+    """Run one case, and print its wall time, processor time and memory."""
     import jax
 
     compared = comparison(*CASES[name])
@@ -64,7 +64,7 @@ def measured(name: str) -> None:
 
 
 def comparison(size: str, bug: bool) -> Any:
-    """A comparison that is ready to run: GPT-2 of transformers, and ours."""
+    """Prepare a comparison of transformers' GPT-2 with ours, ready to run."""
     import transformers
 
     import jaxformer as jf

@@ -1,7 +1,7 @@
-"""The oldest and the newest packages that jaxformer runs with: an environment of each, its tests, and dumps to be checked.
+"""Test the oldest and the newest packages that jaxformer runs with, each in an environment of its own, and check dumps in each.
 
-The table that it prints stands in docs/evidence.md. Packages with PyTorch are tried on the Python that runs this; the newest
-ones without it, as a checker beside the user's JAX has them, on every newer Python that is found.
+docs/evidence.md has the table that it prints. Environments with PyTorch use Python 3.11. The newest packages are tested on
+newer releases of Python, without PyTorch, as a user has them who checks a port beside JAX alone.
 """
 
 import os
@@ -20,23 +20,23 @@ from jaxformer.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 OLDEST = {"jax": "0.8.0", "jaxlib": "0.8.0", "flax": "0.12.0", "optax": "0.2.6", "torch": "2.13.0"}
-"""flax 0.11 has no `nnx.List`, jax 0.7 no `jax.enable_x64`."""
+"""Oldest packages: flax 0.11 has no `nnx.List`, jax 0.7 no `jax.enable_x64`."""
 LAST_OF_3_11 = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2.8", "torch": "2.13.0"}
-"""What pip finds for Python 3.11, with the PyTorch of the `test` extra; flax 0.12.8 and older need jax 0.11.0 or older."""
+"""Packages that pip finds for Python 3.11, with the PyTorch of the `test` extra; flax up to 0.12.8 needs jax up to 0.11.0."""
 NEWEST = {"jax": "0.12.0.1", "jaxlib": "0.12.0.1", "flax": "0.12.12", "optax": "0.2.8"}
-"""What it finds for newer ones; newer packages are tried here before pyproject.toml allows them."""
+"""Packages that pip finds for newer releases of Python; newer ones are tried here before pyproject.toml allows them."""
 
 
 @dataclass(frozen=True)
 class Leg:
-    """One environment."""
+    """Environment: a release of Python, and packages with their versions."""
 
     python: str
     packages: Mapping[str, str]
 
     @property
     def has_torch(self) -> bool:
-        """Whether PyTorch is installed; without it, files of tests that import it are left out."""
+        """True if PyTorch is installed; without it, test files that import it are skipped."""
         return "torch" in self.packages
 
 
@@ -47,7 +47,7 @@ LEGS = {
     "3.12": Leg("3.12", NEWEST),
     "3.13": Leg("3.13", NEWEST),
 }
-"""The first one with PyTorch writes the dumps."""
+"""Environments by name; the first one with PyTorch writes the dumps."""
 TESTS = (
     "parity_tests/test_comparison_kinds.py",
     "parity_tests/test_float64.py",
@@ -63,7 +63,7 @@ TESTS = (
     "tests/test_reverse.py",
     "tests/test_step.py",
 )
-"""Engine, models, decoding, folders and training: some minutes on two cores."""
+"""Tests of the engine, models, decoding, folders and training: some minutes on two cores."""
 BRIEF = (
     "tests/test_checkpoint.py::test_weights_come_back_bit_for_bit",
     "tests/test_generate.py::test_greedy_is_the_argmax_of_a_full_pass_each_time",
@@ -71,7 +71,7 @@ BRIEF = (
     "tests/test_reverse.py::test_generate_writes_the_target",
     "tests/test_reverse.py::test_resumed_equals_uninterrupted",
 )
-"""Models, decoding, folders, training and going on with a run: a minute."""
+"""Tests for --brief: models, decoding, folders, training and resuming a run, in a minute."""
 TOOLS = ("beartype", "hypothesis", "pytest", "pytest-xdist")
 HEADER = """| environment | Python | jax | flax | PyTorch | passed | failed | left out | round trip | seconds |
 |---|---|---|---|---|---|---|---|---|---|"""
@@ -82,30 +82,30 @@ class Environments:
     """Install the oldest and the newest packages, run tests with each, and check dumps that one of them wrote."""
 
     only: tuple[str, ...] = ()
-    """Names of environments: 3.11, oldest, newest-torch, 3.12, 3.13; all of them where none is given."""
+    """Names of environments: 3.11, oldest, newest-torch, 3.12, 3.13; none given: all."""
     brief: bool = False
-    """A minute of tests, and every other dump's port."""
+    """Run a minute of tests, and check two ports of each small model's dump."""
     dumps: Path | None = None
-    """A folder that `python -m benchmarks.round_trip write` wrote; None: the first environment with PyTorch writes one."""
+    """Folder that `python -m benchmarks.round_trip write` wrote; None: the first environment with PyTorch writes one."""
     pythons: tuple[str, ...] = ()
-    """Interpreters to use before those that pyenv or PATH have, as 3.13=/usr/bin/python3.13."""
+    """Interpreters that are preferred to those of pyenv and PATH, as 3.13=/usr/bin/python3.13."""
     folder: Path | None = None
-    """Where the environments are left; None: they are deleted."""
+    """Folder in which the environments stay; None: they are deleted."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one environment gave."""
+    """Results of one environment: a row of the table."""
 
     counts: Mapping[str, int]
-    """Of tests that passed and failed, of those left out, and of files of tests that were."""
+    """Numbers of tests that passed, failed and were skipped, and of test files that were skipped."""
     round_trip: str
-    """'20 of 20'"""
+    """Equal verdicts of the round trip, as '20 of 20'."""
     passed: bool
     seconds: float
 
     def cells(self, name: str, leg: Leg) -> str:
-        """Its row of the table."""
+        """Format the row of the table."""
         have = leg.packages
         counts = [str(self.counts[each]) for each in ("passed", "failed")]
         counts.append(f"{self.counts['skipped']}, and {self.counts['files']} files")
@@ -114,7 +114,7 @@ class Row:
 
 
 def requirements(name: str, *, brief: bool = False) -> list[str]:
-    """What pip is asked for; pictures are not among the `brief` tests."""
+    """Return the requirements for pip; the `brief` tests need no `viz` extra."""
     leg = LEGS[name]
     beside = ["train", *["torch"] * leg.has_torch, *["viz"] * (not brief)]
     tools = (*TOOLS, "transformers") if leg.has_torch else TOOLS
@@ -122,7 +122,7 @@ def requirements(name: str, *, brief: bool = False) -> list[str]:
 
 
 def install(name: str, interpreter: Path, folder: Path, *, brief: bool) -> Path:
-    """A new environment, and its Python."""
+    """Create an environment, and return its Python."""
     subprocess.run([interpreter, "-m", "venv", "--clear", folder], check=True)
     python = folder / "bin/python"
     subprocess.run([python, "-m", "pip", "install", "-q", "--no-compile", *requirements(name, brief=brief)], check=True)
@@ -130,7 +130,7 @@ def install(name: str, interpreter: Path, folder: Path, *, brief: bool) -> Path:
 
 
 def counts_of(said: str) -> dict[str, int]:
-    """Of pytest's last line, and of the line about files that are not collected."""
+    """Read the counts from pytest's last line, and from the line about test files that are not collected."""
     found = {what: int(number) for number, what in re.findall(r"(\d+) (passed|failed|error|skipped|files of tests)", said)}
     return {
         "passed": found.get("passed", 0),
@@ -141,7 +141,7 @@ def counts_of(said: str) -> dict[str, int]:
 
 
 def check(name: str, python: Path, dumps: Path, flags: Environments) -> Row:
-    """Tests, and the dumps beside them. Warnings of one library about another are no failures here."""
+    """Run the tests, and check the dumps at the same time; warnings of one library about another are no failures here."""
     begin, leg = time.monotonic(), LEGS[name]
     print(f"== {name}: Python {leg.python}, {', '.join(map(' '.join, leg.packages.items()))}", flush=True)
 
@@ -164,7 +164,7 @@ def check(name: str, python: Path, dumps: Path, flags: Environments) -> Row:
 
 
 def tried(flags: Environments, folder: Path) -> bool:
-    """Whether all that can be tried passes; the table is printed."""
+    """Test the chosen environments and print the table; True if all of them pass. Those without their Python are left out."""
     rows: dict[str, Row] = {}
     dumps = (flags.dumps or folder / "dumps").resolve()
     for name in flags.only or LEGS:
@@ -178,7 +178,7 @@ def tried(flags: Environments, folder: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """The command; exit code 1 where tests fail or a verdict differs."""
+    """Run the command; exit code 1 if tests fail or a verdict differs."""
     flags = parse(Environments, arguments, prog="python -m benchmarks.environments")
     if unknown := [name for name in flags.only if name not in LEGS]:
         raise InputError(f"only = {unknown[0]!r} is not known; give some of {', '.join(LEGS)}")

@@ -1,7 +1,7 @@
-"""Ports that others wrote: the Flax models of transformers 4.46 and diffusers 0.30 against their PyTorch originals, and bugs
-planted in them.
+"""Compare ports that others wrote, the Flax models of transformers 4.46 and diffusers 0.30, with their PyTorch originals, as
+they are or with planted bugs.
 
-transformers 5 has no Flax models any more, so this needs an environment of its own (once, about two minutes):
+transformers 5 has no Flax models, so this needs an environment of its own (once, about two minutes):
 
     python3 -m venv field-venv
     field-venv/bin/pip install jax==0.10.2 flax==0.12.8 torch==2.13.0 transformers==4.46.3 flatbuffers jaxtyping rich tyro
@@ -10,11 +10,11 @@ transformers 5 has no Flax models any more, so this needs an environment of its 
     field-venv/bin/python -m benchmarks.field
     field-venv/bin/python -m benchmarks.field --bugs
 
-Every model is tiny and random, with excited parameters; nothing is downloaded. the package's own converter takes torch's
+Every model is tiny and random, with excited parameters; nothing is downloaded. The package's own converter takes torch's
 weights to Flax, and the comparison gets no rules. torch's `padding_idx` is switched off, since no Flax model has it. Each line
-gives a verdict and its seconds; one that `benchmarks.field_kinds` does not expect is an error, exit code 2. With `--bugs`, each
-bug of `benchmarks.field_bugs` is planted in its port: the figures at the end say how many were noticed, in the right module,
-with the right cause.
+has a verdict and its seconds; a verdict that `benchmarks.field_kinds` does not expect is an error, exit code 2. With `--bugs`,
+each bug of `benchmarks.field_bugs` is planted in its port; the figures at the end are the numbers of bugs that were noticed, in
+the right module, with the right cause.
 """
 
 import gc
@@ -40,21 +40,21 @@ class Field:
     """Compare Flax models of transformers 4.46 and diffusers 0.30 with their PyTorch originals."""
 
     only: tuple[str, ...] = ()
-    """Names, such as t5 and whisper; none: all."""
+    """Names of models, such as t5 and whisper; none given: all."""
     bugs: bool = False
     """Plant the bugs, instead of comparing the ports as they are."""
     bug: str = ""
-    """Plant those alone whose name has this in it."""
+    """Plant only the bugs whose name contains this text."""
     tier: Literal["A", "B"] = "A"
     """A: float64; B: float32 too."""
     verbose: bool = False
-    """Print the whole report of each port that is not equal, and of each bug that is not told as it should be."""
+    """Print the whole report of each port that is not equal, and of each bug that is not reported as it should be."""
     checks: tuple[str, ...] = field(default=CHECK_NAMES)
-    """Which checks."""
+    """Names of the checks to run."""
 
 
 def main(arguments: list[str]) -> None:
-    """A line for each model or bug; ParityError if a verdict is not the expected one."""
+    """Print a line for each model or bug; ParityError if a verdict is not the expected one."""
     flags = parse(Field, arguments, prog="python -m benchmarks.field")
     known = sorted({kind.name for kind in KINDS})
     for name in flags.only:
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> None:
 
 
 def judge_ports(chosen: Sequence[Kind], flags: Field) -> None:
-    """The ports as they are."""
+    """Compare the ports as they are, and print their verdicts; ParityError if one is not expected."""
     wrong = []
     for kind in chosen:
         report, seconds = compared(kind, flags)
@@ -84,7 +84,7 @@ def judge_ports(chosen: Sequence[Kind], flags: Field) -> None:
 
 
 def judge_bugs(chosen: Sequence[Kind], flags: Field) -> None:
-    """The bugs of these ports, one after the other."""
+    """Plant the bugs of these ports, one after another, and print the outcomes; ParityError if one is not noticed."""
     found: list[Outcome] = []
     for kind in chosen:
         for bug in (bug for bug in BUGS if bug.port == kind.name and flags.bug in bug.name):
@@ -95,7 +95,7 @@ def judge_bugs(chosen: Sequence[Kind], flags: Field) -> None:
 
 
 def judged(bug: Bug, kind: Kind, flags: Field) -> Outcome:
-    """What is said of a bug in a port."""
+    """Plant a bug in a port, compare, print the outcome and return it."""
     with planted(file_of(kind), bug.where, bug.old, bug.new):
         report, seconds = compared(kind, flags)
     found = outcome(bug, report, seconds)
@@ -106,7 +106,7 @@ def judged(bug: Bug, kind: Kind, flags: Field) -> Outcome:
 
 
 def compared(kind: Kind, flags: Field, seed: int = 0) -> tuple[Report, float]:
-    """One comparison, and its seconds."""
+    """Compare one model; return the report and the seconds that it took."""
     port = ported(kind, flax_release(kind.package), seed)
     start = time.perf_counter()
     report = compare(

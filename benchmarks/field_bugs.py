@@ -1,6 +1,6 @@
-"""Bugs that are planted in the clean ports of the field, as people who port make them: the table is `field_bugs.txt`.
+"""Bugs that are planted in the clean ports of the field, of the kinds that porters make; `field_bugs.txt` lists them.
 
-A bug is one change of a port's source. Behind the heading of its port, `== llama`, it reads
+A bug is one change of a port's source. Under the heading of its port, `== llama`, it reads
 
     base
       in      create_sinusoidal_positions
@@ -9,9 +9,9 @@ A bug is one change of a port's source. Behind the heading of its port, `== llam
       blames  model.layers.*.self_attn*
       because rotary.base own=10000 base=1000 *
 
-`in` is the class or function that has the text, once. `blames` is torch's module that has to be blamed, a star for any part of
-its name. `because` is what the cause has to be, a pattern of `jaxformer.evaluation.outcome`; further alternatives of it stand
-behind `or`, a line each.
+`in` is the class or function whose source has the old text, exactly once. `blames` is torch's module that has to be blamed,
+with a star for any part of its name. `because` is the expected cause, a pattern of `jaxformer.evaluation.outcome`; alternative
+patterns follow on lines of their own, after `or`.
 """
 
 from dataclasses import dataclass
@@ -24,27 +24,27 @@ TABLE = Path(__file__).with_suffix(".txt")
 
 @dataclass(frozen=True)
 class Bug:
-    """A bug, and what a comparison has to say of it."""
+    """Bug, and the expected result of a comparison."""
 
     port: str
     name: str
     where: str
-    """The class or function of the port's source that has it."""
+    """Class or function of the port's source that is changed."""
     old: str
     new: str
     module: str
-    """torch's that has to be blamed, with `*` for any part of a name."""
+    """torch's module that has to be blamed, with `*` for any part of its name."""
     cause: str
-    """A pattern of its structure."""
+    """Pattern of the structure of the expected cause."""
 
     @property
     def title(self) -> str:
-        """'llama: base'."""
+        """Title, as 'llama: base'."""
         return f"{self.port}: {self.name}"
 
 
 def read(text: str) -> list[Bug]:
-    """The bugs of a table."""
+    """Parse the table of bugs; InputError for a bug of another form."""
     bugs, port = [], ""
     for block in text.strip().split("\n\n"):
         if block.startswith("== "):
@@ -62,4 +62,4 @@ def read(text: str) -> list[Bug]:
 
 
 BUGS = read(TABLE.read_text())
-"""All of them."""
+"""All bugs of `field_bugs.txt`."""

@@ -1,4 +1,4 @@
-"""Equinox models of two public packages against the PyTorch models that they were ported from.
+"""Compare Equinox models of two public packages with the PyTorch models that they were ported from.
 
 They need an environment of their own (once, about two minutes):
 
@@ -36,13 +36,13 @@ VIT = {"img_size": IMAGE, "patch_size": 8, "num_heads": 3, "num_classes": CLASSE
 
 @dataclass(frozen=True)
 class Port:
-    """A torch model, and what makes its port with its weights."""
+    """torch model and its port, made with the same weights."""
 
     name: str
     sides: Callable[[], tuple[Any, Any, Callable[..., Any]]]
-    """(torch model, JAX model, how that is called)."""
+    """Function that returns (torch model, JAX model, function that calls the JAX model)."""
     differs: str = ""
-    """What the verdict has to hold; '' where both are equal."""
+    """Text that the verdict has to contain; '' if both are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +50,13 @@ class Field:
     """Compare Equinox models with their PyTorch originals."""
 
     only: tuple[str, ...] = ()
-    """Names, such as swin; none: all."""
+    """Names of ports, such as swin; none given: all."""
     verbose: bool = False
     """Print the whole reports."""
 
 
 def package(name: str) -> Any:
-    """The package; InputError where it is not installed."""
+    """Import a package; InputError if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -64,7 +64,7 @@ def package(name: str) -> Any:
 
 
 def vit(activation: str, pool: str = "token") -> tuple[Any, Any, Callable[..., Any]]:
-    """Equimo's ViT and timm's: three blocks, which Equimo has in two chunks."""
+    """Make timm's and Equimo's ViT: three blocks, which Equimo has in two chunks."""
     eqx, timm, equimo = package("equinox"), package("timm"), package("equimo.models.vit")
     theirs = timm.models.vision_transformer.VisionTransformer(**VIT, embed_dim=24, depth=3, global_pool=pool)
     model = equimo.VisionTransformer(
@@ -80,7 +80,7 @@ def vit(activation: str, pool: str = "token") -> tuple[Any, Any, Callable[..., A
 
 
 def _of_timm(name: str) -> str:
-    """timm's name of a parameter of Equimo's."""
+    """Return timm's name of a parameter of Equimo's."""
     name = re.sub(r"blocks\.(\d)\.blocks\.(\d)", lambda chunk: f"blocks.{2 * int(chunk[1]) + int(chunk[2])}", name)
     name = name.replace("global_pos_embed.weight", "pos_embed")
     return name.replace("prenorm", "norm1").replace(".norm.", ".norm2.") if name.startswith("blocks") else name
@@ -91,7 +91,7 @@ def _each_image(model: Any, images: Any) -> Any:
 
 
 def swin(version: int) -> tuple[Any, Any, Callable[..., Any]]:
-    """jaxonmodels' Swin and torchvision's; its own converter takes the weights, in their order."""
+    """Make torchvision's and jaxonmodels' Swin; the converter of jaxonmodels takes the weights, in their order."""
     eqx, theirs = package("equinox"), package("torchvision.models.swin_transformer")
     ours, convert = package("jaxonmodels.models.swin_transformer"), package("jaxonmodels.statedict2pytree.s2p")
     suffix = "V2" if version == 2 else ""
@@ -130,7 +130,7 @@ PORTS = (
 
 
 def main(arguments: list[str]) -> None:
-    """A line for each port; ParityError where a verdict is not the expected one."""
+    """Print a line for each port; ParityError if a verdict is not the expected one."""
     flags = parse(Field, arguments, prog="python -m benchmarks.field_equinox")
     if unknown := sorted(set(flags.only) - {port.name for port in PORTS}):
         raise InputError(f"only = {unknown[0]} is not one of {', '.join(port.name for port in PORTS)}")

@@ -1,4 +1,4 @@
-"""Models that transformers 4.46 and diffusers 0.30 have in torch and in Flax, tiny, and what is known of those that differ.
+"""Tiny models that transformers 4.46 and diffusers 0.30 have in torch and in Flax, and the known differences.
 
 Flax's Bloom fails where the number of heads is no power of 2: it calls jnp.cat.
 """
@@ -8,31 +8,32 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Given = Literal["ids", "masked ids", "pairs", "pixels", "speech", "waves", "ids and pixels", "noise, steps and text"]
-"""What a model reads."""
+"""Kinds of inputs of a model."""
 VOCAB = 97
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A model that a package has twice."""
+    """Model that a package has in torch and in Flax."""
 
     name: str
-    """By which it is chosen: the module of transformers that holds it, and what sets it apart."""
+    """Name by which the model is chosen: its module in transformers, and a suffix for variants."""
     model: str
-    """Its class in torch; Flax's begins with 'Flax'."""
+    """Name of torch's class; Flax's class is the same with 'Flax' before it."""
     sizes: Mapping[str, Any]
-    """Of its configuration."""
+    """Arguments of the configuration."""
     given: Given = "ids"
+    """Kind of inputs."""
     gives: str = "logits"
-    """Which of its outputs is compared."""
+    """Name of the output that is compared."""
     differs: str = ""
-    """What the verdict has to hold where the Flax model is not equal to torch's; '' if it is."""
+    """Text that the verdict has to contain if the Flax model differs from torch's; '' if both are equal."""
     because: str = ""
-    """Why that is true, found by reading both sources."""
+    """Reason of the difference, found by reading both sources."""
     package: Literal["transformers", "diffusers"] = "transformers"
-    """The package that has both."""
+    """Package that has both models."""
     file: str = ""
-    """The module with Flax's source, where its name does not follow from the kind's."""
+    """Module with Flax's source, if its name does not follow from the kind's."""
 
 
 ENCODER = {"vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}

@@ -1,4 +1,4 @@
-"""The models of the field: both sides, with the same weights, and how they are called."""
+"""Make the models of the field: both sides with the same weights, their inputs, and the functions that call them."""
 
 import importlib
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from jaxformer.parity.probe.parameters import excite
 
 BATCH, LENGTH, TARGET = 5, 13, 11
 RELEASES = {"transformers": "4.46", "diffusers": "0.30"}
-"""Of the packages that have Flax models, the last ones that these run in."""
+"""Last releases of the packages that have Flax models."""
 HOW = "see the first lines of benchmarks/field.py for the environment that it needs"
 
 
 @dataclass(frozen=True)
 class Port:
-    """A model of torch's and its port, with what `compare` is given."""
+    """torch model and its port, with the arguments of `compare`."""
 
     torch_model: Any
     params: Any
@@ -33,7 +33,7 @@ class Port:
 
 
 def flax_release(name: str) -> Any:
-    """The package of this name, if it is installed in a release that has Flax models; InputError otherwise."""
+    """Import the package of this name; InputError unless it is installed in a release that has Flax models."""
     try:
         package = importlib.import_module(name)
     except ImportError:
@@ -44,7 +44,7 @@ def flax_release(name: str) -> Any:
 
 
 def as_of_old() -> None:
-    """What these models use and newer releases of jax have no more."""
+    """Restore functions of jax that these models use and newer releases have removed."""
     clip = jnp.clip
 
     def named_clip(x: Any, low: Any = None, high: Any = None, *, a_min: Any = None, a_max: Any = None) -> Any:
@@ -58,13 +58,13 @@ def as_of_old() -> None:
 
 
 def file_of(kind: Kind) -> str:
-    """The module that holds the port's source."""
+    """Return the name of the module with the port's source."""
     name = kind.name.partition("-")[0]
     return kind.file or f"transformers.models.{name}.modeling_flax_{name}"
 
 
 def ported(kind: Kind, package: Any, seed: int = 0) -> Port:
-    """Both sides of a kind, with excited weights, as the package's own converter takes them to Flax."""
+    """Make both sides of a kind with excited weights, which the package's own converter takes to Flax."""
     original = getattr(package, kind.model)
     flax_class = getattr(importlib.import_module(file_of(kind)), f"Flax{kind.model}")
     make = _of_diffusers if kind.package == "diffusers" else _of_transformers
@@ -82,7 +82,7 @@ def _of_transformers(kind: Kind, original: Any, flax_class: Any, seed: int) -> t
     torch_model = excite(original(config).eval(), seed)
     for module in torch_model.modules():
         if "Embedding" in type(module).__name__ and hasattr(module, "weight"):
-            module.padding_idx = None  # torch drops a gradient there and Flax does not, in every model alike
+            module.padding_idx = None  # torch drops the gradient of that row and Flax does not, in every model
     jax_model = flax_class(config, seed=0)
     initial = flatten_dict(jax_model.params)
     converted = flatten_dict(to_flax(dict(torch_model.state_dict()), jax_model))
@@ -105,7 +105,7 @@ def _of_diffusers(kind: Kind, original: Any, flax_class: Any, seed: int) -> tupl
 
 
 def given(kind: Kind, seed: int = 0) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
-    """The inputs of a kind of model, and what both sides call them."""
+    """Make the inputs of a kind of model, and return them with their names on both sides."""
     ids, valid = probe(VOCAB, BATCH, LENGTH, seed=3 * seed, pad=1)
     target, _ = probe(VOCAB, BATCH, TARGET, seed=3 * seed + 1, pad=1)
     noise = np.random.default_rng(3 * seed + 2).standard_normal

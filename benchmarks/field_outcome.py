@@ -1,4 +1,4 @@
-"""What a comparison said of a planted bug: whether it was noticed, in which module, and of what cause."""
+"""Outcome of a comparison with a planted bug: if it was noticed, in which module, and with what cause."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,36 +12,36 @@ from jaxformer.parity.report.report import Report
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one bug."""
+    """Outcome of a comparison with one bug."""
 
     bug: Bug
     status: str
-    """The report's."""
+    """Status of the report."""
     seconds: float
     blamed: list[str] = field(default_factory=list)
-    """torch's names of the diverging modules that may have it."""
+    """torch's names of the diverging modules that may have the bug."""
     innocents: list[str] = field(default_factory=list)
-    """Those of the others."""
+    """torch's names of other diverging modules."""
     named: list[str] = field(default_factory=list)
-    """Causes that are the planted one, or listed with it as equal."""
+    """Causes that are the planted one, or list it as an equal alternative."""
     wrong: list[str] = field(default_factory=list)
     """Other causes."""
     silent: list[str] = field(default_factory=list)
-    """Those of the blamed whose cause is not known."""
+    """Names of blamed modules without a cause."""
 
     @property
     def noticed(self) -> bool:
-        """Whether the verdict is DIFFERENT."""
+        """True if the verdict is DIFFERENT."""
         return self.status == "different"
 
     @property
     def is_named(self) -> bool:
-        """Whether every blamed module has the right cause."""
+        """True if every blamed module has the right cause."""
         return bool(self.named) and not self.wrong and not self.silent
 
     @property
     def fails(self) -> list[str]:
-        """In words, what is not as it should be."""
+        """Words for each failure of the outcome."""
         marks = {
             f"NOT NOTICED ({self.status})": not self.noticed,
             "MODULE": self.noticed and not self.blamed,
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def outcome(bug: Bug, report: Report, seconds: float) -> Outcome:
-    """What the report says of the bug."""
+    """Judge a report of a comparison with the bug."""
     blamed = [module for module in report.diverging if fnmatchcase(name_of(module), bug.module)]
     others = [module for module in report.diverging if module not in blamed]
     told = [module for module in blamed if module.cause]
@@ -75,12 +75,12 @@ def outcome(bug: Bug, report: Report, seconds: float) -> Outcome:
 
 
 def name_of(module: Module) -> str:
-    """torch's, or jax's where that has none."""
+    """Return torch's name of a module, or jax's if there is none."""
     return module.torch or module.jax or "(call)"
 
 
 def totals(found: Iterable[Outcome]) -> str:
-    """The figures of all bugs, one a line."""
+    """Format the figures of all bugs, one per line."""
     every = list(found)
     counted = {
         "noticed": sum(each.noticed for each in every),

@@ -1,4 +1,4 @@
-"""Bugs planted in other people's code: a line of a source file is another one while a model is made and compared."""
+"""Plant bugs in other people's code: replace a text of a source file while a model is made and compared."""
 
 import importlib
 import inspect
@@ -12,17 +12,17 @@ from unittest import mock
 from jaxformer.errors import InputError
 
 NEXT = re.compile(r"^(?:class|def|@)", re.MULTILINE)
-"""Where the definition after one begins."""
+"""Start of the next definition."""
 
 
 def planted(file: str, where: str, old: str, new: str) -> AbstractContextManager[None]:
-    """The package of `file`, a module's name, with `new` in the place of `old` in the class or function `where`."""
+    """Run with `new` in the place of `old` in the class or function `where` of the module `file`."""
     return with_source(file, replaced(inspect.getsource(importlib.import_module(file)), where, old, new))
 
 
 @contextmanager
 def with_source(file: str, text: str) -> Iterator[None]:
-    """The package of `file`, a module's name, with another source of this module."""
+    """Run with another source of the module `file`, and its new classes and functions in all modules of the package."""
     module = importlib.import_module(file)
     changed = ModuleType(file)
     vars(changed).update({name: vars(module)[name] for name in ("__file__", "__package__", "__spec__", "__loader__")})
@@ -44,12 +44,12 @@ def with_source(file: str, text: str) -> Iterator[None]:
 
 
 def made_here(value: object, file: str) -> bool:
-    """Whether a class or a function is defined in a file."""
+    """True for a class or function that is defined in a module."""
     return (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__ == file
 
 
 def replaced(source: str, where: str, old: str, new: str) -> str:
-    """The source with another text; InputError unless the old one is there once."""
+    """Replace a text in one class or function of a source; InputError unless the old text occurs exactly once."""
     if not (start := re.search(rf"^(?:class|def) {where}\b", source, re.MULTILINE)):
         raise InputError(f"the source has no {where}: its release is another one")
     end = NEXT.search(source, start.end())

@@ -1,13 +1,14 @@
-"""Bugs that nobody chose: mechanical changes of the source of other people's ports, drawn by a seed.
+"""Hold-out test: random mechanical changes of the source of other people's ports, drawn by a seed.
 
     field-venv/bin/python -m benchmarks.holdout --seed 1 --count 50
 
-`benchmarks/field.py` tells the environment. A change is one of a number, an operator or a comparison, an argument or a line
-that is left out, or two arguments exchanged. Those count that change what the port gives, beyond rounding, and do not end
-it. Of each: whether the comparison is DIFFERENT, whether a module is named whose class has the change, or that such a one
-makes, and whether the cause is right. A cause is right where the same mutation of torch's code explains the port on other
-weights and other inputs too: what fits by chance, does so once. Who changes the engine looks at one seed; others tell how
-good it is, and nothing is tuned on them.
+`benchmarks/field.py` describes the environment. A change replaces a number, an operator or a comparison, leaves out an argument
+or a line, or exchanges two arguments. Only changes count with which the port runs and gives another output, beyond rounding.
+
+Each outcome has three parts: if the comparison is DIFFERENT; if it names a module whose class has the change, or one that such
+a module makes; and if the cause is right. A cause is right if the same mutation of torch's code explains the port on other
+weights and inputs too, since a chance fit does not repeat. For work on the engine, use one seed; the other seeds measure it,
+and nothing is tuned on them.
 """
 
 import ast
@@ -32,9 +33,9 @@ from jaxformer.parity.report.data import Cause, Module
 from jaxformer.parity.report.report import Report
 
 CLEAR = 1e-4
-"""How far an output has to be off, relL2 in float32, to be above rounding."""
+"""Least difference (relL2 in float32) of an output that is above rounding."""
 SAME = 1e-6
-"""How near the numbers are that two comparisons solved for."""
+"""Relative tolerance of numbers that two comparisons solved for."""
 OPERATORS: dict[type[ast.operator], ast.operator] = {
     ast.Add: ast.Sub(),
     ast.Sub: ast.Add(),
@@ -46,14 +47,14 @@ COMPARISONS: dict[type[ast.cmpop], ast.cmpop] = {ast.Lt: ast.LtE(), ast.LtE: ast
 
 @dataclass(frozen=True, kw_only=True)
 class Holdout:
-    """Draw changes of the sources of ports, and judge what a comparison says of them."""
+    """Draw changes of the sources of ports, and judge the comparisons with them."""
 
     seed: int = 0
-    """Which changes are drawn."""
+    """Seed by which changes are drawn."""
     count: int = 20
-    """How many that change what a port gives."""
+    """Number of changes that change the output of a port."""
     only: tuple[str, ...] = ()
-    """Names of ports; none: all that are equal to torch's as they are."""
+    """Names of ports; none given: all that are equal to torch's models as they are."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,12 @@ class Change:
     """One change of a source."""
 
     where: str
-    """The class or function."""
+    """Class or function that is changed."""
     line: int
     before: str
     after: str
     text: str
-    """The whole source with it."""
+    """Whole source with the change."""
 
 
 @dataclass
@@ -79,7 +80,7 @@ class Outcome:
     module: bool = False
     innocent: bool = False
     cause: str = ""
-    """'right', 'false', or 'none'."""
+    """Judgement of the cause: 'right', 'false', or 'none'."""
     says: str = ""
     seconds: float = 0.0
     failed: str = ""
@@ -91,7 +92,7 @@ class Outcome:
 
 
 def main(arguments: list[str]) -> None:
-    """A line for each change, then the figures."""
+    """Print a line for each change, then the figures."""
     flags = parse(Holdout, arguments, prog="python -m benchmarks.holdout")
     as_of_old()
     draw, found = random.Random(flags.seed), list[Outcome]()
@@ -115,7 +116,7 @@ def main(arguments: list[str]) -> None:
 
 
 def changes(source: str) -> Iterator[Change]:
-    """Every change of the modules of a source and of the functions that they call."""
+    """Yield every change of a source's modules and functions."""
     tree, lines = ast.parse(source), source.split("\n")
     for top in tree.body:
         if isinstance(top, ast.FunctionDef) or (isinstance(top, ast.ClassDef) and has_call(top)):
@@ -125,13 +126,13 @@ def changes(source: str) -> Iterator[Change]:
 
 
 def has_call(node: ast.ClassDef) -> bool:
-    """True for a class of modules: it has a `__call__`, and is no model with weights of its own."""
+    """True for a class of modules: it has a `__call__`, and no `init_weights`, which the models have."""
     names = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
     return "__call__" in names and "init_weights" not in names
 
 
 def otherwise(node: ast.AST) -> Iterator[str]:
-    """Other code for a part of a program."""
+    """Yield other code for a node of a program."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         for value in {node.value + 1, node.value * 2, node.value - 1} - {node.value}:
             yield repr(value)
@@ -160,7 +161,7 @@ def reads_its_target(node: ast.Assign) -> bool:
 
 
 def put(lines: list[str], where: str, node: Any, new: str) -> Change:
-    """The source with other code in the place of a node."""
+    """Replace a node of a source by other code."""
     first, last = node.lineno - 1, node.end_lineno - 1
     text = "\n".join(lines[first : last + 1]).encode()
     end = len(text) - len(lines[last].encode()) + node.end_col_offset
@@ -170,7 +171,7 @@ def put(lines: list[str], where: str, node: Any, new: str) -> Change:
 
 
 def is_live(kind: Kind, change: Change) -> bool:
-    """True where the port runs with the change, and gives something else."""
+    """True if the port runs with the change, and gives another output."""
 
     def given() -> np.ndarray:
         port = ported(kind, flax_release(kind.package))
@@ -188,7 +189,7 @@ def is_live(kind: Kind, change: Change) -> bool:
 
 
 def judged(kind: Kind, change: Change) -> Outcome:
-    """Compare the changed port on two sets of weights and inputs."""
+    """Compare the changed port on two sets of weights and inputs, and judge the reports."""
     outcome, start = Outcome(kind, change), time.perf_counter()
     with with_source(file_of(kind), change.text):
         classes = classes_of(ported(kind, flax_release(kind.package)))
@@ -208,7 +209,7 @@ def judged(kind: Kind, change: Change) -> Outcome:
 
 
 def classes_of(port: Port) -> dict[str, str]:
-    """The classes of the port's modules, by their paths."""
+    """Return the classes of the port's modules, by the modules' paths."""
     found: dict[str, str] = {}
 
     def noted(method, args, kwargs, context):
@@ -221,18 +222,18 @@ def classes_of(port: Port) -> dict[str, str]:
 
 
 def around(path: str) -> list[str]:
-    """A module and those that it is a part of: these made it, and give it what it reads."""
+    """Return the paths of a module and of the modules around it, which made it and give it its inputs."""
     parts = path.split(".")
     return [".".join(parts[:n]) for n in range(len(parts) + 1)]
 
 
 def inside(path: str, paths: Iterable[str], compared_alone: Container[str]) -> list[str]:
-    """The modules inside of one that are not compared by themselves: their code is seen in what it gives."""
+    """Return the modules inside another one that are not compared by themselves, so that their code shows in its output."""
     return [each for each in paths if each.startswith(f"{path}." if path else "") and each not in compared_alone]
 
 
 def owners_of(change: Change) -> set[str]:
-    """The classes whose code has the change: those too that call a function that has it, or one that calls it."""
+    """Return the classes whose code has the change, and those that call a changed function, directly or through others."""
     owners = {change.where}
     named = {
         top.name: {each.id for each in ast.walk(top) if isinstance(each, ast.Name)}
@@ -248,12 +249,12 @@ def owners_of(change: Change) -> set[str]:
 
 
 def has_class(change: Change) -> bool:
-    """True if the change is inside of a class."""
+    """True if the change is inside a class."""
     return f"class {change.where}(" in change.text
 
 
 def cause_of(first: Report, second: Report) -> str:
-    """'right' if what the first comparison names first is confirmed by the second; 'false' if it is not; 'none'."""
+    """Judge the causes of the first comparison: 'right' if the second one confirms them all, 'false' if not, or 'none'."""
     named = [module for module in first.diverging if module.causes]
     if not named:
         return "none"
@@ -262,12 +263,12 @@ def cause_of(first: Report, second: Report) -> str:
 
 
 def is_confirmed(module: Module, other: dict[str, list[Cause]]) -> bool:
-    """True where one of the causes that are said to be equal explains the module again."""
+    """True if one of a module's alternative causes explains it in the other comparison too."""
     return any(same(cause, its) for cause in module.causes for its in other.get(module.torch, []))
 
 
 def same(one: Cause, other: Cause) -> bool:
-    """True for the same mutation of the same code, with the same number."""
+    """True for the same mutation of the same code, with the same number up to a tolerance."""
     alike = (one.change, one.targets, one.args) == (other.change, other.targets, other.args)
     if not alike or one.value is None or other.value is None:
         return alike and one.value == other.value

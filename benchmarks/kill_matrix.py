@@ -1,12 +1,14 @@
-"""Which operators of the search name which planted bugs: every explainer is asked, and the search does not stop at a cause.
+"""Kill matrix: which operators of the search explain which planted bugs, with every explainer asked and every proposal tried.
 
     field-venv/bin/python -m benchmarks.kill_matrix matrix.jsonl
     field-venv/bin/python -m benchmarks.kill_matrix matrix.jsonl --only llama
 
-`benchmarks/field.py` tells the environment. The file gets a line for each bug of `benchmarks.field_bugs`; a bug whose line is
-there is left out, so that a run which was stopped goes on. Of a bug, the first difference that is explained at all is looked at
-whole. Printed are, for each operator: the bugs that it names, those that no other names, the ports of these, and what its
-proposals cost. An operator that names no bug by itself, or bugs of one port alone, has to be worth its lines otherwise.
+`benchmarks/field.py` describes the environment. The file gets a line for each bug of `benchmarks.field_bugs`; bugs whose line
+exists are skipped, so that a stopped run resumes. For each bug, the first difference that has a cause is searched to the end.
+
+The table has for each operator the number of bugs that it names, of those that no other operator names, and of the ports of
+its bugs, and the number and seconds of its proposals. An operator that names no bug alone, or only bugs of one port, needs
+another reason to stay.
 """
 
 import json
@@ -40,27 +42,29 @@ class KillMatrix:
     """Count which operators name which planted bugs."""
 
     file: Annotated[Path, tyro.conf.Positional]
-    """One JSON object a line; made where it is not there."""
+    """File of one JSON object per line; created if it does not exist."""
     only: str = ""
-    """Bugs whose title has this in it."""
+    """Use only the bugs whose title contains this text."""
     part: tuple[int, int] = (0, 1)
-    """Share the bugs with other processes: which of them this is, and how many they are."""
+    """Share the bugs with other processes: number of this one, from 0, and number of processes."""
 
 
 @dataclass
 class Row:
-    """One bug."""
+    """Row of the matrix: one bug."""
 
     bug: str
     named: Counter[str] = field(default_factory=Counter)
-    """By operators: how many of their proposals explain it."""
+    """Number of proposals that explain the bug, by operator."""
     tried: Counter[str] = field(default_factory=Counter)
+    """Number of proposals tried, by operator."""
     seconds: Counter[str] = field(default_factory=Counter)
+    """Seconds spent, by operator."""
     is_whole: bool = False
-    """Whether a difference was looked at to the end."""
+    """True if a difference was searched to the end."""
 
     def explain(self, difference: Difference) -> Diagnosis:
-        """What an explanation gives, with every explainer asked until a difference has a cause."""
+        """Ask every explainer and count their causes; once one difference has a cause, explain others in the ordinary way."""
         if self.named:
             return ordinary(difference)
         with mock.patch.object(Search, "_first_found", lambda search: self.all_found(search)):
@@ -70,7 +74,7 @@ class Row:
         return several[0] if several else Diagnosis()
 
     def all_found(self, search: Search) -> list[Candidate]:
-        """What every proposal explains, as far as the budget goes."""
+        """Try every proposal that the budget allows, and return the best candidates."""
         found = []
         for kind, _ in kinds(search.replay, search.budget.session):
             for proposal in kind:
@@ -92,13 +96,13 @@ ordinary = explainers.explain
 
 @contextmanager
 def explained_by(row: Row) -> Iterator[None]:
-    """Inside, explanations are noted in a row."""
+    """Run comparisons whose explanations are counted in a row."""
     with mock.patch.object(explainers, "explain", row.explain):
         yield
 
 
 def main(arguments: list[str]) -> None:
-    """A line in the file for each bug; the table."""
+    """Write a line to the file for each bug, and print the table."""
     flags = parse(KillMatrix, arguments, prog="python -m benchmarks.kill_matrix")
     as_of_old()
     known = {row["bug"] for row in lines_of(flags.file)}
@@ -115,12 +119,12 @@ def main(arguments: list[str]) -> None:
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
-    """The rows so far."""
+    """Read the rows that the file has so far."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def table(rows: list[dict[str, Any]]) -> Iterable[str]:
-    """One line for each operator, those that name the fewest bugs by themselves first."""
+    """Yield one line for each operator, those that name the fewest bugs alone first."""
     names = {name for row in rows for name in (*row["named"], *row["tried"])}
     yield f"{'operator':20} {'bugs':>5} {'alone':>5} {'ports':>5} {'tried':>8} {'seconds':>8}"
     for name in sorted(names, key=lambda name: (sum([*row["named"]] == [name] for row in rows), name)):

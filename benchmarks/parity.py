@@ -1,4 +1,4 @@
-"""The parity table of the README, as Markdown: excited parameters, adversarial inputs."""
+"""Print the parity table of the README as Markdown: models with excited parameters on adversarial inputs."""
 
 from dataclasses import dataclass, replace
 
@@ -27,7 +27,7 @@ from jaxformer.parity.training.compare import check_training
 from jaxformer.validation.fields import check_choice
 
 LONGEST = 128
-"""Tokens a sequence at most."""
+"""Largest number of tokens in a sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class ParityTable:
     """Measure models against their PyTorch twins; a difference above its tolerance is a ParityError."""
 
     presets: tuple[str, ...] = ("qa", "gpt.tiny", "gpt.cpu", "gpt.gpu", "reverse", "shared", "transformer.copy")
-    """Models by name."""
+    """Names of presets."""
     steps: int = 100
     """Optimizer steps of the training rows; 0: no training."""
 
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
 
 
 def compared(config: ModelConfig) -> list[str]:
-    """Errors of the whole model, in the order of the table."""
+    """Compare a model with its twin; return the errors in the order of the table's columns."""
     config = replace(config, context=min(config.context, LONGEST))
     twin = load_torch(torch_ref.models.build(config), excite(abstract(config), seed=1)).eval()
     inputs = adversarial_inputs(config, 5, config.context, seed=2)
@@ -77,7 +77,7 @@ OPTIMIZERS = {
 
 
 def trained(optimizer: OptimizerConfig, steps: int) -> list[str]:
-    """Errors during and after the training of a small model."""
+    """Train a small model and its twin; return the errors of the losses and of the final parameters."""
     model = GPTConfig(vocab_size=23, context=13, d_model=12, n_layers=2, n_heads=3, d_ff=20)
     course = compare_twins(TrainingCase(model=model, optimizer=optimizer, steps=steps))
     check_training(course)

@@ -1,4 +1,4 @@
-"""Interpreters of other releases of Python, where this machine has them."""
+"""Find interpreters of other releases of Python on this machine."""
 
 import os
 import re
@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def python_of(release: str, named: Sequence[str] = ()) -> Path | None:
-    """The interpreter of a release: the one that is `named`, as '3.13=/usr/bin/python3.13', or this one, pyenv's newest, or the
-    one on PATH; None where there is none."""
+    """Find the interpreter of a release: one in `named` (as '3.13=/usr/bin/python3.13'), this one, pyenv's newest, or the one
+    on PATH; None if there is none."""
     for each in named:
         for_release, _, path = each.partition("=")
         if for_release == release:

@@ -1,10 +1,10 @@
-"""Dumps that one environment writes and another one checks: the verdicts and causes have to be the same, word for word.
+"""Check dumps that another environment wrote: the verdicts and causes have to be the same, word for word but for rounding.
 
     python -m benchmarks.round_trip write FOLDER    (with torch and transformers)
     python -m benchmarks.round_trip check FOLDER    (in any environment, torch or none)
 
-`write` keeps what its own `check` says beside the dumps. With --brief after the first word, a right port and one bug of each
-torch model that is small are looked at, not all.
+`write` also checks the dumps and keeps the results beside them. With --brief after the first word, only the first two ports of
+each small torch model are checked.
 """
 
 import json
@@ -30,14 +30,14 @@ TOLD = r"jax reads jnp\.empty, which is uninitialised since jax 0\.11 \(at \S*ro
 
 @dataclass(frozen=True)
 class Kind:
-    """A torch model, and its ports: one that is right, and others with one bug each."""
+    """torch model and its ports, of which some are right and others have one bug each."""
 
     torch_model: str
-    """A function of `round_trip_torch`, which is imported where there is torch."""
+    """Name of a function of `round_trip_torch`, which is only imported where torch is installed."""
     inputs: Callable[[], tuple[np.ndarray, ...]]
     ports: ports.Ports
     call: str = "apply"
-    """Of the torch model, a function of the same file."""
+    """Name of the function of the same file that calls the torch model."""
     rules: str | None = None
     mode: Any = "eval"
     is_small: bool = True
@@ -53,19 +53,19 @@ KINDS: dict[str, Kind] = {
 
 
 def said(report: Report) -> dict[str, Any]:
-    """What has to be the same: the verdict, every check's, and the causes."""
+    """Return the parts of a report that have to be the same: the verdict, the checks and the causes."""
     stages = [f"{stage.name}: {stage.status}" for stage in report.stages]
     causes = [f"{module.name}: {module.cause or module.looks}" for module in report.diverging]
     return {"verdict": report.verdict, "checks": stages, "causes": causes}
 
 
 def without_rounding(said: Any) -> str:
-    """The words without residuals that are rounding, as 4e-16 or 0e+00: compilers round otherwise."""
+    """Remove residuals that are rounding, as 4e-16 or 0e+00, from words: compilers round in different ways."""
     return re.sub(r" \(residual (\de-1[4-9]|0e\+00)\)", "", json.dumps(said))
 
 
 def checked(folder: Path, few: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """'gpt2, wrong epsilon' and what is said of it, of every port."""
+    """Check each port, and yield its name, such as 'gpt2, relu', and the parts of its report; `few`: ports of a small model."""
     for name, kind in KINDS.items():
         reference = load(folder / name)
         for port, make in [*kind.ports.items()][: None if few is None else few * kind.is_small]:
@@ -75,7 +75,7 @@ def checked(folder: Path, few: int | None) -> Iterator[tuple[str, dict[str, Any]
 
 
 def write(folder: Path, few: int | None) -> None:
-    """Dumps of all torch models, and what is said of the ports here."""
+    """Write dumps of all torch models, and the results of the ports in this environment."""
     from benchmarks import round_trip_torch
 
     folder.mkdir(parents=True)
@@ -86,7 +86,8 @@ def write(folder: Path, few: int | None) -> None:
 
 
 def compare(folder: Path, few: int | None) -> tuple[int, int]:
-    """How many verdicts are the same here, and of how many; others are printed beside the first ones."""
+    """Check the dumps here; return the number of equal verdicts, and of all. Results that differ are printed with the written
+    ones."""
     wanted, same, count = json.loads((folder / SAYS).read_text("utf-8")), 0, 0
     for name, found in checked(folder, few):
         count += 1
@@ -100,7 +101,7 @@ def compare(folder: Path, few: int | None) -> tuple[int, int]:
 
 
 def tells_unset(folder: Path) -> bool:
-    """Whether `jnp.empty` is told where this jax leaves it unset, and nowhere else."""
+    """True if the report names `jnp.empty` where this jax leaves it uninitialised, and finds the port equal elsewhere."""
     reference = load(folder / "functions")
     model, call = ports.UNSET(reference.weights)
     report = check(reference, model, call_jax=call, checks=("weights", "forward", "local"))
@@ -110,7 +111,7 @@ def tells_unset(folder: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """The command; exit code 1 where a verdict differs."""
+    """Run the command; exit code 1 if a verdict differs."""
     few = 2 if "--brief" in arguments else None
     match [each for each in arguments if each != "--brief"]:
         case ["write", folder]:

@@ -1,4 +1,4 @@
-"""The JAX sides of the round trip: ports that are right, and ports with one bug each. No torch is imported."""
+"""JAX sides of the round trip: ports that are right, and ports with one bug each. No torch is imported."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,14 +23,14 @@ SEQ2SEQ = EncoderDecoderConfig(
     vocab_size=23, context=17, d_model=24, n_layers=2, n_decoder_layers=2, n_heads=4, d_ff=20, embedding_scale=True
 )
 Weights = Mapping[str, np.ndarray]
-"""torch's, of the dump."""
+"""torch's weights in the dump, by name."""
 Make = Callable[[Weights], tuple[Any, Callable[..., Any]]]
-"""A port from torch's weights: the model, and how it is called."""
+"""Function that makes a port from torch's weights: the model, and the function that calls it."""
 Ports = dict[str, Make]
 
 
 def ours(config: Any, call: Callable[..., Any] = apply, **changes: Any) -> Make:
-    """A model of jaxformer's, with other settings; rules give it the weights."""
+    """Return the maker of a jaxformer model with other settings; rules give it the weights."""
     return lambda _: (abstract(replace(config, **changes)), call)
 
 
@@ -51,24 +51,24 @@ TRANSLATOR: Ports = {
 
 
 def ids() -> tuple[np.ndarray, ...]:
-    """GPT-2's inputs."""
+    """Make the inputs of GPT-2."""
     return (probe(vocab=VOCAB, length=21)[0],)
 
 
 def pairs() -> tuple[np.ndarray, ...]:
-    """The encoder-decoder's."""
+    """Make the inputs of the encoder-decoder."""
     return adversarial_inputs(SEQ2SEQ, 5, 11, seed=2)
 
 
 def rows() -> tuple[np.ndarray, ...]:
-    """Rows of numbers."""
+    """Make rows of random numbers, the inputs of the other models."""
     return (np.random.default_rng(1).standard_normal((16, WIDTH)).astype(np.float32),)
 
 
 def function(
     *, epsilon: float = 1e-5, bias: bool = True, scale: float = 1.0, tanh: bool = False, rate: float = 0.0, unset: bool = False
 ) -> Make:
-    """A plain function on a dict of weights."""
+    """Return the maker of a plain function on a dict of weights."""
 
     def call(held: dict[str, Any], x: Any) -> Any:
         normed = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + epsilon)
@@ -91,16 +91,16 @@ FUNCTIONS: Ports = {
     "twice as large": function(scale=2.0),
 }
 UNSET = function(unset=True)
-"""Right before jax 0.11, where `jnp.empty` gives zeros."""
+"""Port that is right before jax 0.11, where `jnp.empty` gives zeros."""
 DROPPED: Ports = {"right": function(rate=RATE), "another rate": function(rate=0.4), "no dropout": function()}
 
 
 class Layers(linen.Module):
-    """The same as a module of Linen's, recomputed in its gradients."""
+    """Linen module that computes the same as `function`; its dense layers are recomputed for gradients (`remat`)."""
 
     epsilon: float = 1e-5
     activation: Callable[[Any], Any] = linen.gelu
-    """By tanh, as Linen has it."""
+    """Activation; Linen's gelu is the one by tanh."""
 
     @linen.compact
     def __call__(self, x: Any) -> Any:
@@ -110,7 +110,7 @@ class Layers(linen.Module):
 
 
 def of_linen(**fields: Any) -> Make:
-    """With torch's weights as Linen names and turns them."""
+    """Return the maker of `Layers`, with torch's weights named and transposed as Linen has them."""
 
     def make(weights: Weights) -> tuple[Any, Callable[..., Any]]:
         params: dict[str, dict[str, Any]] = {"norm": {}, "up": {}, "down": {}}

@@ -1,4 +1,4 @@
-"""The torch sides of the round trip."""
+"""torch sides of the round trip."""
 
 from typing import Any
 
@@ -17,25 +17,25 @@ __all__ = ["apply", "call_gpt2", "call_twin", "dropped", "gpt2", "layers", "tran
 
 
 def gpt2() -> torch.nn.Module:
-    """A small GPT-2 of transformers."""
+    """Make a small GPT-2 of transformers."""
     sizes: dict[str, Any] = {"n_positions": 32, "n_embd": 48, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}
     config = transformers.GPT2Config(vocab_size=ports.VOCAB, **sizes)
     return excite(transformers.GPT2LMHeadModel(config).eval(), seed=0)
 
 
 def call_gpt2(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Its logits."""
+    """Call GPT-2 and return its logits."""
     return model(ids.long()).logits
 
 
 def translator() -> torch.nn.Module:
-    """The twin of an encoder-decoder."""
+    """Make the twin of an encoder-decoder."""
     model = excite(abstract(ports.SEQ2SEQ), seed=1)
     return load_torch(torch_ref.models.build(ports.SEQ2SEQ), model).eval()
 
 
 class Layers(torch.nn.Module):
-    """Norm, wider layer, activation, and back."""
+    """Feed-forward block: norm, wider layer, gelu, dropout and back, with a residual connection."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -48,10 +48,10 @@ class Layers(torch.nn.Module):
 
 
 def layers() -> torch.nn.Module:
-    """Without dropout."""
+    """Make the block without dropout."""
     return excite(Layers(0.0).eval(), seed=2)
 
 
 def dropped() -> torch.nn.Module:
-    """With it, for training mode."""
+    """Make the block with dropout, for training mode."""
     return excite(Layers(ports.RATE), seed=2)

@@ -1,6 +1,7 @@
-"""Training on every mesh of eight simulated devices against one device: `python -m benchmarks.sharding`.
+"""Compare training on meshes of eight simulated devices with training on one device: `python -m benchmarks.sharding`.
 
-Ten steps in float64, thirty in float32; a GPT and an encoder-decoder, with dropout; parts of a batch, and rematerialisation.
+Ten steps in float64 and thirty in float32 of a GPT and of an encoder-decoder, with dropout; also gradient accumulation over
+parts of a batch, and rematerialisation.
 """
 
 import argparse
@@ -51,16 +52,16 @@ ROWS = 32
 
 
 class Trained(NamedTuple):
-    """What a run ends with."""
+    """Result of a run."""
 
     losses: np.ndarray
     state: TrainState
     largest: float
-    """Of the largest leaf, the part that one device holds."""
+    """Share of the largest leaf that one device holds."""
 
 
 def batches(config: ModelConfig, step: int, rows: int = ROWS) -> Any:
-    """The batch of a step: random ids, and pairs of unequal lengths."""
+    """Make the batch of a step: windows of random ids, or pairs of unequal lengths."""
     rng = np.random.default_rng(step)
     ids, other = (rng.integers(3, config.vocab_size, (rows, 17)).astype(np.int32) for _ in range(2))
     if not isinstance(config, EncoderDecoderConfig):
@@ -70,13 +71,13 @@ def batches(config: ModelConfig, step: int, rows: int = ROWS) -> Any:
 
 
 def next_token_loss(model: Any, batch: Windows, key: Any) -> Any:
-    """As the recipe of the GPT has it."""
+    """Compute the loss of the GPT recipe."""
     states, _ = model.last_hidden_state(batch.inputs, None, key=key)
     return read_out_cross_entropy(model, states, jnp.asarray(batch.targets))
 
 
 def trained(config: ModelConfig, mesh: str | None, steps: int, dtype: str, parts: int = 1) -> Trained:
-    """A run of some steps on a mesh, or on one device."""
+    """Train for some steps on a mesh, or on one device if `mesh` is None; `parts`: parts of a batch to accumulate."""
     loss = partial(pair_loss, pad=PAD, smoothing=0.1) if isinstance(config, EncoderDecoderConfig) else next_token_loss
 
     def fresh(key: Any) -> TrainState:
@@ -95,13 +96,13 @@ def trained(config: ModelConfig, mesh: str | None, steps: int, dtype: str, parts
 
 
 def apart(on_mesh: Trained, alone: Trained) -> tuple[float, float]:
-    """The largest relative error of a loss, and max/rms of a parameter."""
+    """Return the largest relative error of a loss, and the largest error (max/rms) of a parameter."""
     pairs = zip(jax.tree.leaves(on_mesh.state.model), jax.tree.leaves(alone.state.model), strict=True)
     return float(np.abs(on_mesh.losses / alone.losses - 1).max()), max(error(j, t).peak for j, t in pairs)
 
 
 def table(steps: int, dtype: str) -> Iterator[str]:
-    """A row for each model and mesh."""
+    """Yield a row of the table for each model and mesh."""
     for name, config in (("GPT", GPT_CONFIG), ("encoder-decoder", PAIR_CONFIG)):
         alone = trained(config, None, steps, dtype)
         for mesh in MESHES:
@@ -111,7 +112,7 @@ def table(steps: int, dtype: str) -> Iterator[str]:
 
 
 def same_thing(dtype: str = "float64", steps: int = 3) -> Iterator[str]:
-    """A batch in parts, without dropout, and rematerialisation."""
+    """Yield rows of runs that have to equal the plain one: gradient accumulation and rematerialisation, without dropout."""
     quiet = replace(GPT_CONFIG, **dict.fromkeys(DROPOUT, 0.0))
     whole = trained(quiet, None, steps, dtype)
     for name, found in {

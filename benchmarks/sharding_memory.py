@@ -1,9 +1,9 @@
-"""What a train step takes in memory on a mesh, beside what `jaxformer info --mesh --batch` predicts.
+"""Measure the memory of a train step on a mesh, and compare it with the prediction of `jaxformer info --mesh --batch`.
 
-`python -m benchmarks.sharding_memory [MODEL:MESH:ROWS ...]`, each in a process of its own, on simulated devices (Linux, glibc).
-Measured is what a step adds at most to what the process holds before it, and what the state takes: not what Python, jax and
-the compiler take. Freed memory is given back at once, or the allocator's habits would be measured; YNNPACK is off, as in the
-prediction.
+`python -m benchmarks.sharding_memory [MODEL:MESH:ROWS ...]`: each case in a process of its own, on simulated devices (Linux,
+glibc). The measurement is the size of the state plus the largest amount that a step adds to the memory of the process; it
+leaves out Python, jax and the compiler. Freed memory is returned to the system at once, so that the allocator's caching is not
+measured; YNNPACK is off, as in the prediction.
 """
 
 import os
@@ -32,7 +32,7 @@ CASES = (
     *("gpt-remat:data=1:32", "gpt-remat:data=2,fsdp=2,tensor=2:32"),
     *("encoder-decoder:data=1:32", "encoder-decoder:fsdp=8:32", "encoder-decoder:data=2,fsdp=2,tensor=2:32"),
 )
-"""A model, a mesh, and the rows of a batch."""
+"""Cases: model, mesh, and rows of a batch."""
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "JAXFORMER_BENCHMARK": "child",
@@ -41,13 +41,13 @@ ENVIRONMENT = {
 
 
 def held(what: str) -> int:
-    """Bytes of this process: VmRSS now, VmHWM at most."""
+    """Return a size of this process in bytes: VmRSS is the current one, VmHWM the peak."""
     found = re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())
     return 1024 * int(found[1]) if found else 0
 
 
 def measure(config: ModelConfig, mesh: MeshConfig, rows: int) -> tuple[int, int]:
-    """Bytes predicted and measured, of all devices."""
+    """Return the predicted and the measured bytes of all devices together."""
     import jax
     import numpy as np
 
@@ -67,14 +67,14 @@ def measure(config: ModelConfig, mesh: MeshConfig, rows: int) -> tuple[int, int]
         run = jax.jit(step, donate_argnums=0, out_shardings=(shardings(state), None))
         run = run.lower(state, batch, key := jax.random.key(0)).compile()
         taken = sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         before = held("VmRSS")
         jax.block_until_ready(run(state, batch, key))
     return mesh.devices * predicted.peak, taken + held("VmHWM") - before
 
 
 def main() -> None:
-    """Print a row for each."""
+    """Print a row for each case."""
     for asked in sys.argv[1:] or CASES:
         name, axes, rows = asked.split(":")
         mesh = MeshConfig.read(axes)

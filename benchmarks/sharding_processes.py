@@ -1,4 +1,4 @@
-"""Training in two processes of four simulated devices against one device: `python -m benchmarks.sharding_processes`."""
+"""Compare training in two processes of four simulated devices with one device: `python -m benchmarks.sharding_processes`."""
 
 import subprocess
 import sys
@@ -24,14 +24,14 @@ RUNS = {
 
 
 def run(name: str, mesh: str | None) -> Trained:
-    """One of the runs."""
+    """Train one of `RUNS`, on a mesh or on one device."""
     config, dtype, steps = RUNS[name]
     with jax.enable_x64(dtype == "float64"):
         return trained(config, mesh, steps, dtype)
 
 
 def child(number: int, port: int, folder: Path, names: list[str]) -> None:
-    """One of the processes; the first one writes what was trained."""
+    """Run one of the processes; the first one writes the losses and parameters to the folder."""
     seat = Seat(number, PROCESSES, LOOPBACK[1], port)
     with joined(Found(seat), {}, devices=DEVICES, wait=60, limits=Limits()):
         for name in names:

@@ -1,4 +1,4 @@
-"""Write what comparisons say of known bugs and of clean ports, one file a case: what a change of the engine changes is a diff.
+"""Write verdicts on known bugs and clean ports, one file per case, so that `diff` shows the effect of a change of the engine.
 
     python -m benchmarks.verdicts before mutants causes
     field-venv/bin/python -m benchmarks.verdicts before bugs ports
@@ -6,8 +6,8 @@
     diff -r before after
 
 `mutants`: the bugs of `jaxformer parity mutants`. `bugs` and `ports`: those of `benchmarks.field`, in an environment of its
-own. `causes`: every report that the fast parity tests make. A case whose file is there is left out, so that a run which was
-stopped goes on; what differs between two runs of the same code is chance, and a defect.
+own. `causes`: every report that the fast parity tests make. Cases whose file exists are skipped, so that a stopped run resumes.
+A difference between two runs of the same code is a defect: verdicts must not depend on chance.
 """
 
 import os
@@ -27,9 +27,9 @@ from jaxformer.evaluation.outcome import structure
 from jaxformer.io.atomic import written_whole
 
 Case = tuple[str, Callable[[], str]]
-"""A name, and what says the verdict."""
+"""Name of a case, and the function that returns its verdict."""
 VERDICTS = "JAXFORMER_VERDICTS"
-"""The environment variable that tells pytest's processes where reports are written."""
+"""Environment variable that tells pytest's processes the folder for reports."""
 Gate = Literal["mutants", "bugs", "ports", "causes"]
 
 
@@ -38,17 +38,17 @@ class Verdicts:
     """Write the verdicts of the gates to files."""
 
     folder: Annotated[Path, tyro.conf.Positional]
-    """Made where it is not there."""
+    """Folder of the files; created if it does not exist."""
     gates: Annotated[tuple[Gate, ...], tyro.conf.Positional] = ("mutants", "causes")
-    """Which of them."""
+    """Gates whose cases are run."""
     only: str = ""
-    """Cases whose name has this in it."""
+    """Use only the cases whose name contains this text."""
     part: tuple[int, int] = (0, 1)
-    """Share the cases with other processes: which of them this is, and how many they are."""
+    """Share the cases with other processes: number of this one, from 0, and number of processes."""
 
 
 def main(arguments: list[str]) -> None:
-    """A file for each case."""
+    """Write a file for each case."""
     flags = parse(Verdicts, arguments, prog="python -m benchmarks.verdicts")
     which, many = flags.part
     for gate in flags.gates:
@@ -63,14 +63,14 @@ def main(arguments: list[str]) -> None:
 
 
 def write(file: Path, text: str) -> None:
-    """A whole file, in a folder that is made where it is not there."""
+    """Write a file (atomic write); its folder is created if it does not exist."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(file) as unfinished:
         unfinished.write_text(f"{text}\n")
 
 
 def file_name(case: str) -> str:
-    """The name of a case without what a file's name may not have."""
+    """Return the name of a case with other characters than a file name's replaced."""
     return re.sub(r"[^\w.,=+-]+", "_", case)
 
 
@@ -100,7 +100,7 @@ def ports() -> Iterator[Case]:
 
 
 def bugs() -> Iterator[Case]:
-    """Yield these ports with a bug planted in each."""
+    """Yield these ports with a planted bug each."""
     from benchmarks.field import Field, as_of_old, compared, file_of
     from benchmarks.field_bugs import BUGS, Bug
     from benchmarks.field_kinds import KINDS, Kind
@@ -123,7 +123,7 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {"mutants": mutants, "ports": p
 
 
 def run_tests(folder: Path, only: str) -> None:
-    """The fast parity tests, with `benchmarks.verdicts_of_tests` as a plugin; ParityError where one fails."""
+    """Run the fast parity tests with the plugin `benchmarks.verdicts_of_tests`; ParityError if one fails."""
     command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "benchmarks.verdicts_of_tests", "parity_tests", "-k", only]
     if subprocess.run(command, env=os.environ | {VERDICTS: str(folder.absolute())}, check=False).returncode:
         raise ParityError("a test failed")

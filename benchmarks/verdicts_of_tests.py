@@ -1,4 +1,4 @@
-"""A plugin of pytest's that writes each report which a test and its fixtures make: a part of `benchmarks.verdicts`."""
+"""pytest plugin that writes each report which a test and its fixtures make: a part of `benchmarks.verdicts`."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ made: list[Report] = []
 
 
 def noting(build: Any) -> Any:
-    """Build a report as ever, and keep it."""
+    """Return an initialiser that builds a report as before, and also keeps it."""
 
     def init(report: Report, *given: Any, **named: Any) -> None:
         build(report, *given, **named)
@@ -30,7 +30,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Write those of one test: they are whole when it ends."""
+    """Write the reports of one test when it ends: then they are complete."""
     made.clear()
     result = yield
     if made:

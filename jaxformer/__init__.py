@@ -7,16 +7,16 @@ Axis letters, the same in every signature, einsum and sharding rule:
     S  key length         K  key/value heads   F  feed-forward width
     H  head width         W  beam width
 
-`import jaxformer as jf` gives the public names of the table below, each loaded when it is first used: importing jaxformer
-itself loads neither jax nor torch.
+`import jaxformer as jf` gives the public names of the table below. Each is loaded when it is first used: importing jaxformer
+loads neither jax nor torch.
 
 The packages, bottom to top; each may import only those before it:
 
-    config, validation, pytree, ...         the ground: what is asked for, what is refused
+    config, validation, pytree, ...         base modules: configurations, checks, names of parameters
     runtime                                 the machine and the compiler: memory, signals, XLA's options and faults
     io                                      files: atomic writes, checksums, disk space
     convert                                 weights between frameworks
-    parity                                  the comparison of any two models
+    parity                                  comparison of any torch model with its JAX port
     parallel                                several devices and processes: meshes, shards, groups
     nn                                      arrays and weights
     models                                  tokens -> logits
@@ -25,14 +25,14 @@ The packages, bottom to top; each may import only those before it:
     data                                    text -> batches
     runs                                    a run on disk: folder, lock, checkpoints, metrics
     training                                losses, optimizers, the train step and its loop
-    checkpoints                             models in folders, of ours and of transformers
-    evaluation                              our own models against their twins, on one device and many; the mutants
+    checkpoints                             model folders, of jaxformer and of transformers
+    evaluation                              jaxformer's models against their PyTorch twins, on one device and many; mutants
     cli                                     the `jaxformer` command
-    recipes                                 systems trained from end to end
-    bench                                   speed beside PyTorch and others
+    recipes                                 complete systems, from data to evaluation
+    bench                                   speed compared with PyTorch and other libraries
 """
 
-TYPE_CHECKING = False  # typing's own would be imported before a command can catch Ctrl-C
+TYPE_CHECKING = False  # importing typing takes time, in which a command could not catch Ctrl-C yet
 
 if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.checkpoints.opened import load as load
@@ -118,7 +118,7 @@ PUBLIC = {
     "training.optimizers": "make_optimizer",
     "training.torch_run": "from_torch_training to_torch_training",
 }
-"""Module -> the public names that it gives."""
+"""Module -> its public names."""
 
 _MODULES = {name: f"jaxformer.{module}" for module, names in PUBLIC.items() for name in names.split()}
 

@@ -1,4 +1,4 @@
-"""Every error jaxformer raises on purpose: one line that names the thing, the value found, the value wanted, and what to do."""
+"""Errors that jaxformer raises on purpose: one line that names the thing, the value found, the value wanted and the remedy."""
 
 import errno
 import os
@@ -6,19 +6,22 @@ import shlex
 from unicodedata import category
 
 SYSTEM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)))
-"""The operating system's reasons why a file cannot be written."""
+"""Messages of the operating system for a file that cannot be written."""
 
 
 FULL = os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)
-"""Those of them that end once there is room."""
+"""Messages of `SYSTEM` for a lack of disk space, which end once space is freed."""
 REFUSED = errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE
-"""Why the operating system does not read a file that may be whole."""
+"""Error numbers with which the operating system fails to read a file that may be intact."""
 UNREADABLE = "cannot be read"
-"""Begins what is said of that."""
+"""Prefix of messages about unreadable files."""
 
 
 class JaxformerError(Exception):
-    """The root: `except JaxformerError` catches whatever jaxformer refuses. It is one line; a report of ParityError is more."""
+    """Base class of jaxformer's errors: `except JaxformerError` catches every refusal.
+
+    The message is one line, except for ParityError, whose message may be a whole report.
+    """
 
     def __str__(self) -> str:
         said = super().__str__()
@@ -26,15 +29,15 @@ class JaxformerError(Exception):
 
 
 class ConfigError(JaxformerError, ValueError):
-    """A configuration that cannot be built."""
+    """Configuration that cannot be built."""
 
 
 class InputError(JaxformerError, ValueError):
-    """Data given from outside: token ids, texts, files, flags."""
+    """Invalid data from outside: token ids, texts, files, flags."""
 
 
 class CheckpointError(JaxformerError):
-    """A run folder or a saved state that cannot be read or written."""
+    """Run folder or saved state that cannot be read or written."""
 
 
 class ConversionError(JaxformerError, ValueError):
@@ -46,21 +49,24 @@ class ParityError(JaxformerError, AssertionError):
 
 
 class MissingPackageError(JaxformerError, ImportError):
-    """A package of an extra that is not installed."""
+    """Optional package, part of an extra, that is not installed."""
 
 
 class NonFiniteError(JaxformerError, ArithmeticError):
-    """A loss or a gradient became NaN or infinite."""
+    """Loss or gradient that became NaN or infinite."""
 
 
 def type_of(value: object) -> str:
-    """Its type, as a sentence names it: a str, an int."""
+    """Return the type of a value with its article, for a message: "a str", "an int"."""
     name = type(value).__name__
     return f"{'an' if name.startswith(('nd', *'aeioAEIO')) else 'a'} {name}"
 
 
 def message_of(error: BaseException) -> str:
-    """Its message. Code of the user's may write it, and may fail there, or end the process: then the name of its type."""
+    """Return an error's message, or the name of its type if `str(error)` raises.
+
+    A user's own exception class may fail, or even exit, in `__str__`.
+    """
     try:
         return str(error)
     except BaseException:
@@ -68,37 +74,41 @@ def message_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of its message."""
+    """Return the first line of an error's message, at most 200 characters."""
     return (message_of(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def printable(text: str) -> str:
-    """One line, in which nothing moves the cursor of a terminal."""
+    """Escape everything unprintable, so that the text is one line and cannot move the terminal's cursor."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def shown(text: str) -> str:
-    """A text that a model wrote, whose ends of lines and tabs stay as they are; nothing else in it moves the cursor."""
+    """Escape control characters in a text that a model generated, except newlines and tabs."""
     return "".join(printable(letter) if category(letter) == "Cc" and letter not in "\n\t" else letter for letter in text)
 
 
 def quoted(path: object) -> str:
-    """A path as a command that is printed has it: one word, which is no flag."""
+    """Quote a path for a printed shell command: one word, which cannot be taken for a flag."""
     return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 def why_unread(error: Exception) -> str:
-    """What is said of an error while something was read: what the system refuses is no damage, and can be read later."""
+    """Describe an error that occurred while a file was read.
+
+    If the operating system refused (see `REFUSED`), the message begins with `UNREADABLE`: the file is not known to be corrupt,
+    and a later attempt may succeed.
+    """
     refused = isinstance(error, MemoryError) or getattr(error, "errno", None) in REFUSED
     return f"{UNREADABLE}: {first_line(error)}" if refused else first_line(error)
 
 
 def why_unwritten(error: Exception) -> str:
-    """The operating system's reason, which libraries hide in messages and types of their own."""
+    """Return the operating system's reason for a failed write, which libraries hide in messages and types of their own."""
     own = getattr(error, "strerror", None)
     return own or next((reason for reason in SYSTEM if reason in str(error)), first_line(error))
 
 
 def with_room(error: Exception) -> str:
-    """What a run says more of an error that ends once its disk has room; else nothing."""
+    """Return the hint that --resume continues once disk space is free, for an error due to a full disk; else ""."""
     return "; --resume goes on once there is room" if any(reason in str(error) for reason in FULL) else ""

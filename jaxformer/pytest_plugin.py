@@ -1,6 +1,7 @@
-"""pytest: the fixture `assert_parity`, and --parity-report DIR, which keeps every report it made.
+"""pytest plugin: the fixture `assert_parity`, and --parity-report DIR, which saves the report of every comparison.
 
-It lies outside of `jaxformer.parity`, and imports what it needs when a test asks for it: pytest loads it with every project.
+pytest loads this file in every project. Therefore it lies outside of `jaxformer.parity`, and imports what it needs only when a
+test asks for the fixture.
 """
 
 import hashlib
@@ -13,17 +14,17 @@ import pytest
 
 OPTION, PROPERTY = "--parity-report", "parity report"
 LONGEST = 150
-"""Longer names of files are cut."""
+"""Longest file name of a report, in characters; longer ones are truncated."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option --parity-report DIR."""
+    """Add the option --parity-report DIR."""
     says = "write the report of every comparison of the fixture assert_parity into this folder"
     parser.getgroup("jaxformer").addoption(OPTION, metavar="DIR", help=says)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A folder that cannot be made is refused before the first test."""
+    """Create the report folder; UsageError before the first test if that fails."""
     if (folder := _folder(config)) is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -33,9 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def assert_parity(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """assert_parity(torch_model, jax_model, inputs, **options) -> Report: as `jaxformer.parity.testing.assert_parity`.
+    """Return assert_parity(torch_model, jax_model, inputs, **options) -> Report, as `jaxformer.parity.testing.assert_parity`.
 
-    With --parity-report DIR, what it found is in DIR under the test's id, equal or not.
+    With --parity-report DIR, every report is written to DIR under the test's id, whether the models are equal or not.
     """
     from jaxformer.parity.testing import compare, raise_unless_equal
 
@@ -56,7 +57,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """How many reports were written, and where; workers of xdist tell it with their tests' properties."""
+    """Print how many reports were written, and where; workers of xdist pass the paths on in their tests' properties."""
     if (folder := _folder(config)) is not None:
         tests = [test for found in terminalreporter.stats.values() for test in found]
         properties = [pair for test in tests for pair in getattr(test, "user_properties", ())]
@@ -65,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def file_stem(test: str) -> str:
-    """A test's id as the name of a file: 'tests/test_port.py::test_gpt[2]' is 'tests-test_port.py--test_gpt[2]'."""
+    """Return a test's id as a file name: 'tests/test_port.py::test_gpt[2]' becomes 'tests-test_port.py--test_gpt[2]'."""
     plain = test.replace("::", "--").replace("/", "-")
     safe = re.sub(r"[^\w.,=+\[\]-]", "_", plain, flags=re.ASCII)[:LONGEST]
     return safe if safe == plain else f"{safe}-{hashlib.sha256(test.encode()).hexdigest()[:8]}"
@@ -77,7 +78,7 @@ def _folder(config: pytest.Config) -> Path | None:
 
 
 def _write(report: Any, path: Path) -> str:
-    """As JSON and as a page; the name without its ending is given back."""
+    """Write a report as JSON and as HTML; return the path without its suffix."""
     path.with_name(f"{path.name}.json").write_text(report.to_json(), "utf-8")
     path.with_name(f"{path.name}.html").write_text(report.to_html(), "utf-8")
     return str(path)

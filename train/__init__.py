@@ -1,1 +1,1 @@
-"""`python -m train.NAME` is `jaxformer train NAME`, from a checkout."""
+"""Entry points of the recipes in a checkout: `python -m train.NAME` is `jaxformer train NAME`."""

@@ -1,12 +1,14 @@
-"""Speed beside PyTorch and others: the same work on every side, each in a process of its own, in turn.
+"""Benchmarks beside PyTorch: the same work on every side, each side in a process of its own, in turn.
 
-items, peers        what is measured, and beside whom
-problems, prepare   the weights and inputs that all sides share, made once
-train_*, generate_*, start_commands, *_gpt
+commands            the flags of `jaxformer bench`
+items               work that is measured, and the peers it is compared with
+problems, prepare   weights and inputs that all sides share, made once
+train_*, generate_*, *_gpt, first_text, twin_run
                     the sides
-worker, processes   a side in its process, and the line of JSON between it and the parent
-measure             check, warm up, rotate, record
-machine, costs      what the machine can do, and what the work costs at least
+runners, processes, worker
+                    a side in its process, and the lines of JSON between it and the parent
+run, measure        check, warm up, rotate, record
+limits              peak speed of the machine, and the least cost of the work
 results             one JSON file, which later runs add to
-tables, chart       what is shown
+tables              tables and a chart of the results
 """

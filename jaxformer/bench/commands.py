@@ -11,16 +11,16 @@ from jaxformer.validation.fields import check_size
 
 @dataclass(frozen=True, kw_only=True)
 class BenchFlags:
-    """What is measured, and where the results are kept."""
+    """Selection of the measurements, and files for the results."""
 
     items: tuple[str, ...] = ()
-    """Work by name. None: all."""
+    """Names of the work to measure. None: all."""
     peers: tuple[str, ...] = ()
-    """Whom to compare with, by name. None: everyone who is installed."""
+    """Names of the sides to compare with. None: all that are installed."""
     rounds: int = 3
-    """How often every side is timed, in turn."""
+    """Number of times that every side is timed, in turn."""
     short: bool = False
-    """Tiny models and few steps: whether everything runs, not how fast."""
+    """Use tiny models and few steps, to check that everything runs; times mean nothing."""
     json: Path | None = None
     """Add the results to this JSON file; an item that it holds is replaced."""
     chart: Path | None = None
@@ -30,7 +30,7 @@ class BenchFlags:
         check_size("rounds", self.rounds)
 
     def bench(self, group: Group, options: dict[str, Any], *, count: int | None = None, validate: bool = False) -> None:
-        """Measure; `options` are those of the items, `count` how often each is done in a round (None: its own number)."""
+        """Measure. `options` are those of the items; `count` is how often each is done in a round (None: its own number)."""
         items = chosen_items(group, self.items)
         if self.short:
             items, count = [item._replace(summary=f"short form of {item.summary}") for item in items], count or 2
@@ -49,11 +49,11 @@ class Train(BenchFlags):
     """Time training steps of jaxformer and its peers: the same weights, each side in a process of its own, in turn."""
 
     steps: int | None = None
-    """Steps a round. None: as many as the item says."""
+    """Steps per round. None: as many as the item says."""
     dropout: bool | None = None
     """Train with the presets' dropout, or without. None: as the item says."""
     data: Path | None = None
-    """A text file, or sentence pairs with a tab in each line, in the place of the corpus."""
+    """A text file, or sentence pairs with a tab in each line, in place of the corpus."""
     validate: bool = False
     """Measure the loss on held-out data at the end."""
 
@@ -64,7 +64,7 @@ class Train(BenchFlags):
 
 
 def train(arguments: list[str]) -> None:
-    """Measure and show."""
+    """Measure training steps, and print the results."""
     flags = parse(Train, arguments, prog="jaxformer bench train")
     options = {"dropout": flags.dropout, "data": None if flags.data is None else str(flags.data)}
     flags.bench("train", options, count=flags.steps, validate=flags.validate)
@@ -72,10 +72,10 @@ def train(arguments: list[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Generate(BenchFlags):
-    """Time the writing of jaxformer and its peers: the same weights and the same text, each side in a process of its own."""
+    """Time the text generation of jaxformer and its peers: the same weights and text, each side in a process of its own."""
 
     sentences: int = 32
-    """Sentences of the beam search."""
+    """Number of sentences for the beam search."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +83,7 @@ class Generate(BenchFlags):
 
 
 def generate(arguments: list[str]) -> None:
-    """Measure and show."""
+    """Measure text generation, and print the results."""
     flags = parse(Generate, arguments, prog="jaxformer bench generate")
     sentences = 2 if flags.short else flags.sentences
     flags.bench("generate", {"sentences": sentences}, count=sentences)
@@ -94,10 +94,10 @@ class Start(BenchFlags):
     """Time whole processes of jaxformer and its peers, from their start to their end, with a compilation cache and without."""
 
     data: Path | None = None
-    """Sentence pairs with a tab in each line, in the place of the corpus."""
+    """Sentence pairs with a tab in each line, in place of the corpus."""
 
 
 def start(arguments: list[str]) -> None:
-    """Measure and show."""
+    """Measure whole processes, and print the results."""
     flags = parse(Start, arguments, prog="jaxformer bench start")
     flags.bench("start", {"data": None if flags.data is None else str(flags.data.resolve())})

@@ -1,4 +1,4 @@
-"""From the start of a process to its first text: `python -m jaxformer.bench.first_text PEER FOLDER` prints the ids, as JSON."""
+"""Time to first text: `python -m jaxformer.bench.first_text PEER FOLDER` loads a model, writes, and prints the ids as JSON."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from jaxformer.bench.problems import GPT2, load_problem
 
 
 def by_jaxformer(folder: Path, problem: Any) -> list[int]:
-    """As a script of a user does it."""
+    """Load and generate with jaxformer, as a user's script would."""
     import safetensors.numpy
 
     import jaxformer as jf
@@ -20,7 +20,7 @@ def by_jaxformer(folder: Path, problem: Any) -> list[int]:
 
 
 def by_transformers(folder: Path, problem: Any) -> list[int]:
-    """The same with transformers."""
+    """Load and generate with transformers."""
     from jaxformer.bench.generate_torch import Transformers
 
     return Transformers(folder, problem, 1).check()

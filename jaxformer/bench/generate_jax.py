@@ -1,4 +1,4 @@
-"""Writing in JAX: jaxformer's own calls."""
+"""Text generation in JAX, by jaxformer's own calls."""
 
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,21 @@ from jaxformer.decoding import generate, translate_beam
 from jaxformer.models import abstract
 
 ROWS = 64
-"""Most sources that are translated at once, as by `jaxformer translate`."""
+"""Maximum number of sources in a batch, as in `jaxformer translate`."""
 
 
 class Jaxformer:
-    """The likeliest tokens, or those that a beam finds."""
+    """jaxformer's side: greedy tokens, or those of beam search."""
 
     def __init__(self, folder: Path, problem: Writing, count: int):
         self.problem, self.model = problem, load_weights(folder / WEIGHTS, abstract(problem.model))
 
     def check(self) -> list[int]:
-        """The ids that are written."""
+        """Return the ids that are written."""
         return self.write().ravel().tolist()
 
     def write(self) -> Any:
-        """All of them."""
+        """Write all texts or targets."""
         problem = self.problem
         if problem.pad is None:
             return generate(self.model, problem.prompts, problem.n_tokens)
@@ -34,19 +34,19 @@ class Jaxformer:
         return np.concatenate([self.search(sources) for sources in chunks])
 
     def search(self, sources: np.ndarray) -> np.ndarray:
-        """What a beam finds for these sources."""
+        """Run beam search on these sources."""
         found = translate_beam(
             self.model, sources, self.problem.n_tokens, BeamConfig(), start=START, eos=None, valid=sources != self.problem.pad
         )
         return found.tokens[:, 0]
 
     def warm_up(self) -> None:
-        """Everything was compiled by the check."""
+        """Do nothing: the check has compiled everything."""
 
     def run(self) -> None:
-        """One round."""
+        """Run one round."""
         self.write()
 
     def figures(self) -> dict[str, Any]:
-        """What else is worth noting."""
+        """Return no further figures."""
         return {}

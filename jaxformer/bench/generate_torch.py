@@ -1,4 +1,4 @@
-"""Writing in PyTorch: the twin, a plain model with its cache, and transformers."""
+"""Text generation in PyTorch: the twin, a plain model with a cache, and transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from torch_ref.decoding.translation import translate_beam
 from torch_ref.models import build
 
 TRIAL_TOKENS, TRIAL_SOURCES = 16, 2
-"""What is written with each number of threads to find the faster one."""
+"""Tokens and sources that are written with each number of threads, to find the faster one."""
 
 
 class Twin:
-    """The twin."""
+    """Side of the torch twin."""
 
     def __init__(self, folder: Path, problem: Writing, count: int):
         self.problem, self.threads = problem, cores()
@@ -29,21 +29,21 @@ class Twin:
         self.prompts, self.model = torch.from_numpy(problem.prompts).long(), self.load(folder).eval()
 
     def load(self, folder: Path) -> Any:
-        """The model with its weights."""
+        """Load the model with its weights."""
         model = self.build()
         model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
         return model
 
     def build(self) -> Any:
-        """The model."""
+        """Build the model."""
         return build(self.problem.model)
 
     def check(self) -> list[int]:
-        """The ids that are written."""
+        """Return the ids that are written."""
         return self.write(self.prompts, self.problem.n_tokens).ravel().tolist()
 
     def write(self, prompts: torch.Tensor, n_tokens: int) -> torch.Tensor:
-        """The likeliest tokens, or those that a beam finds, source after source."""
+        """Write greedy tokens, or those of beam search, source by source."""
         if self.problem.pad is None:
             return generate(self.model, prompts, n_tokens)
         valid, beam = prompts != self.problem.pad, BeamConfig()
@@ -57,16 +57,16 @@ class Twin:
         self.threads = use_faster_count(lambda: self.write(prompts, n_tokens))
 
     def run(self) -> None:
-        """One round."""
+        """Run one round."""
         self.write(self.prompts, self.problem.n_tokens)
 
     def figures(self) -> dict[str, Any]:
-        """The number of threads."""
+        """Return the number of threads."""
         return {"threads": self.threads}
 
 
 class Best(Twin):
-    """A plain GPT with fused attention, that writes into a cache made once."""
+    """Side of a plain GPT with fused attention and a cache that is allocated once."""
 
     def build(self) -> Any:
         return GPT(check_config(self.problem.model, GPTConfig))
@@ -76,7 +76,7 @@ class Best(Twin):
 
 
 class Transformers(Twin):
-    """`generate` of transformers."""
+    """Side of transformers' `generate`."""
 
     def load(self, folder: Path) -> Any:
         import transformers

@@ -1,6 +1,7 @@
 """Items of a measurement by name, their peers, and the class of each side, imported in the process that runs it.
 
-Imports neither jax nor torch."""
+Imports neither jax nor torch.
+"""
 
 import importlib.util
 from importlib import import_module
@@ -17,7 +18,7 @@ class Peer(NamedTuple):
 
     summary: str
     needs: tuple[str, ...] = ()
-    """Packages that have to be installed."""
+    """Packages that must be installed."""
 
 
 JAXFORMER = "jaxformer"
@@ -31,11 +32,11 @@ PEERS = {
     "transformers": Peer("GPT2LMHeadModel of transformers, `generate` with its cache", ("torch", "transformers")),
     "flax-nnx": Peer("Flax the ordinary way: nnx layers, nnx.jit, nnx.Optimizer, a Python loop", ("flax",)),
 }
-"""torch runs with one thread and with all; the faster count is measured."""
+"""Sides that can be compared. torch runs with one thread and with all; the faster count is measured."""
 
 
 def lacking(name: str) -> str | None:
-    """The first package that a peer needs and that is not installed."""
+    """Return the first package that a peer needs and that is not installed, or None."""
     return next((package for package in PEERS[name].needs if importlib.util.find_spec(package) is None), None)
 
 
@@ -48,17 +49,17 @@ class Item(NamedTuple):
     group: Group
     name: str
     summary: str
-    """What it is, and behind a colon its sizes."""
+    """Description, with sizes after a colon."""
     peers: tuple[str, ...]
-    """Who can do it; jaxformer is the first."""
+    """Sides that can do the work; jaxformer is first."""
     unit: str
-    """What one time is the time of."""
+    """Unit of work that a time is reported for."""
     repeats: int
-    """How often that is done in one round."""
+    """Number of units in one round."""
     build: str
-    """The function of `jaxformer.bench.prepare` that makes it."""
+    """Name of the function of `jaxformer.bench.prepare` that makes the problem."""
     settings: dict[str, Any]
-    """What that function is called with."""
+    """Settings that this function is called with."""
 
 
 GPTS = (JAXFORMER, "twin", "torch", "torch-compile", "flax-nnx")
@@ -150,7 +151,7 @@ ITEMS = (
 
 
 class Named(Protocol):
-    """An item, or its result."""
+    """Item, or its result."""
 
     @property
     def group(self) -> str: ...
@@ -159,17 +160,17 @@ class Named(Protocol):
 
 
 def key_of(item: Named) -> str:
-    """The name among those of all groups."""
+    """Name of an item that is unique among all groups."""
     return f"{item.group} {item.name}"
 
 
 def find_item(key: str) -> Item:
-    """The item of that key."""
+    """Find the item with this key."""
     return next(item for item in ITEMS if key_of(item) == key)
 
 
 def chosen_items(group: Group, names: tuple[str, ...]) -> list[Item]:
-    """Those of a group by name; none given: all. ConfigError names the nearest one."""
+    """Return the items of a group with these names, or all if none is given. ConfigError names the nearest one."""
     known = {item.name: item for item in ITEMS if item.group == group}
     for name in names:
         check_choice("items", name, known)
@@ -177,7 +178,7 @@ def chosen_items(group: Group, names: tuple[str, ...]) -> list[Item]:
 
 
 def chosen_peers(group: Group, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of a group by name; none given: all. jaxformer is always among them."""
+    """Return the peers of a group with these names, or all if none is given. jaxformer is always among them."""
     known = list(dict.fromkeys(peer for item in ITEMS if item.group == group for peer in item.peers))
     for name in names:
         check_choice("peers", name, known)
@@ -190,19 +191,19 @@ class Side(Protocol):
     """One side of a comparison, with its model loaded."""
 
     def check(self) -> list[float] | list[int]:
-        """What has to be equal on all sides before anything is timed: a loss, or the ids that are written."""
+        """Return values that must be equal on all sides before anything is timed: a loss, or the ids that are written."""
         ...
 
     def warm_up(self) -> None:
-        """Whatever comes once."""
+        """Do the work that comes only once, as compilation."""
         ...
 
     def run(self) -> None:
-        """One round, done when it returns."""
+        """Run one round; the work is done when this returns."""
         ...
 
     def figures(self) -> dict[str, Any]:
-        """What else is worth noting, after the last round."""
+        """Return further figures, after the last round."""
         ...
 
 
@@ -225,7 +226,7 @@ SIDES = {
 
 
 def make_side(group: Group, peer: str, folder: Path, count: int) -> Side:
-    """A side, made from the problem in the folder."""
+    """Build a side from the problem in the folder."""
     module, name = SIDES[group][peer].split(":")
     problem: Problem = load_problem(folder)
     return getattr(import_module(f"jaxformer.bench.{module}"), name)(folder, problem, count)

@@ -1,4 +1,4 @@
-"""Limits of a measurement: the least work of a model, in multiplications and bytes, and what the machine can do of it."""
+"""Limits of a measurement: least operations and bytes of a model, and the peak speed of the machine."""
 
 import os
 import platform
@@ -17,33 +17,33 @@ from jaxformer.config.settings import BeamConfig
 SIDE = 1024
 """Rows and columns of the matrices that are multiplied."""
 MEBIBYTES = 256
-"""What is read once, far more than a cache holds."""
+"""Size of the array that is read, far more than a cache holds."""
 REPEATS = 12
 PACKAGES = ("jax", "flax", "torch", "transformers")
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The best that was measured."""
+    """Best speeds that were measured."""
 
     flops: float
-    """Floating-point operations a second, of a float32 product."""
+    """Floating-point operations per second, in a float32 matrix product."""
     bandwidth: float
-    """Bytes of memory read in a second."""
+    """Bytes per second, in reading memory."""
 
     def part(self, flops: float, bytes_: float, seconds: float) -> float:
-        """The least time that the work can take, over the time that it took."""
+        """Ratio of the least time that the work can take to the time that it took."""
         return max(flops / self.flops, bytes_ / self.bandwidth) / seconds
 
 
 def measure_peak() -> Peak:
-    """The best of JAX and, where it is installed, of torch."""
+    """Measure the peak: the best of jax and, if installed, torch."""
     found = [measure_jax()] + ([measure_torch()] if find_spec("torch") else [])
     return Peak(max(peak.flops for peak in found), max(peak.bandwidth for peak in found))
 
 
 def measure_jax() -> Peak:
-    """By jax.numpy."""
+    """Measure the peak by jax.numpy."""
     import jax
     import jax.numpy as jnp
 
@@ -55,7 +55,7 @@ def measure_jax() -> Peak:
 
 
 def measure_torch() -> Peak:
-    """By torch, with all cores."""
+    """Measure the peak by torch, with all cores."""
     import torch
 
     torch.set_num_threads(cores())
@@ -65,7 +65,7 @@ def measure_torch() -> Peak:
 
 
 def best(work: Callable[[], object]) -> float:
-    """Its seconds, the least of several times."""
+    """Time some work several times, and return the least seconds."""
     seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()
@@ -75,23 +75,23 @@ def best(work: Callable[[], object]) -> float:
 
 
 def load() -> float | None:
-    """Processes that ran or waited in the last minute, on average; None where the system does not say."""
+    """Average number of running or waiting processes in the last minute; None if the system does not tell."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def described() -> dict[str, str | int]:
-    """The processor, the number of cores, and the releases of what was measured."""
+    """Return the processor, the number of cores, and the versions of the packages that are measured."""
     releases = {package: version(package) for package in PACKAGES if find_spec(package)}
     return {"processor": processor(), "cores": cores(), "python": platform.python_version(), **releases}
 
 
 def processor() -> str:
-    """Its name."""
+    """Name of the processor."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text("utf-8").splitlines():
@@ -101,21 +101,22 @@ def processor() -> str:
 
 
 FLOAT = 4
-"""Bytes of a number."""
+"""Bytes of a float32."""
 STEP_PASSES = 10
-"""Times that a step moves every parameter: read forwards and backwards, its gradient written and read, and the parameter and
-two moments read and written by the optimizer."""
+"""Number of times that a step moves every parameter: weights read forwards and backwards, the gradient written and read, and
+the parameter and two moments read and written by the optimizer.
+"""
 
 
 class Cost(NamedTuple):
-    """Of one unit of an item."""
+    """Least cost of one unit of an item."""
 
     flops: float
     bytes: float
 
 
 def cost_of(problem: Training | Writing) -> Cost:
-    """Of a step, the mean over the batches that are ready; or of one call that writes, of a sentence for sources."""
+    """Compute the cost of a step (mean over the ready batches), or of one generated text or translated sentence."""
     if isinstance(problem, Training):
         forward = sum(forward_flops(problem.model, *shape_of(problem, batch)) for batch in problem.batches) / len(
             problem.batches
@@ -125,20 +126,22 @@ def cost_of(problem: Training | Writing) -> Cost:
 
 
 def shape_of(problem: Training, batch: tuple) -> tuple[int, int, int]:
-    """Rows, source tokens and target tokens that the model reads."""
+    """Return the numbers of rows, source tokens and target tokens that the model reads."""
     (rows, width), target = batch[0].shape, batch[1].shape[1]
     return (rows, 0, width) if problem.pad is None else (rows, width, target - 1)
 
 
 def projections(config: BlockConfig) -> tuple[int, int, int]:
-    """Numbers of weights: of queries and outputs, of keys and values, and of the feed-forward layer."""
+    """Count weights of a block: of queries and outputs, of keys and values, and of the feed-forward layer."""
     mixed = config.n_heads * config.head_width
     own = config.d_model * mixed * (2 if config.output_projection else 1)
     return own, 2 * config.d_model * config.kv_heads * config.head_width, (2 + config.gated) * config.d_model * config.d_ff
 
 
 def forward_flops(config: ModelConfig, rows: int, source: int, target: int) -> float:
-    """Of one pass over `rows` sequences, without norms and activations: 2 N a token, and 4 D T a token and layer."""
+    """Count operations of a forward pass over `rows` sequences, without norms and activations: 2 N a token, 4 D T a token and
+    layer (N weights, T tokens attended to).
+    """
     own, read, feed_forward = projections(config)
     block, scores = own + read + feed_forward, 4 * config.n_heads * config.head_width
     head = 2 * config.d_model * config.vocab_size
@@ -150,7 +153,7 @@ def forward_flops(config: ModelConfig, rows: int, source: int, target: int) -> f
 
 
 def matrices(config: ModelConfig) -> int:
-    """Weights that a token is multiplied with."""
+    """Count the weights that a token is multiplied with."""
     own, read, feed_forward = projections(config)
     layers, crossed = config.n_layers * (own + read + feed_forward), 0
     if isinstance(config, EncoderDecoderConfig):
@@ -159,7 +162,7 @@ def matrices(config: ModelConfig) -> int:
 
 
 def parameters(config: ModelConfig) -> int:
-    """All of them, but for biases and norms."""
+    """Count all parameters except biases and norms."""
     own, read, feed_forward = projections(config)
     if not isinstance(config, EncoderDecoderConfig):
         tables = 1 if getattr(config, "tied", False) else 2
@@ -171,7 +174,7 @@ def parameters(config: ModelConfig) -> int:
 
 
 def writing_cost(problem: Writing) -> Cost:
-    """Every weight is read once for each token, whatever the number of rows, and the keys and values so far once."""
+    """Compute the cost of writing: a token reads all weights once, for any number of rows, and the key-value cache once."""
     config, (rows, prompt), tokens = problem.model, problem.prompts.shape, problem.n_tokens
     kept = 2 * config.kv_heads * config.head_width * config.n_layers
     if problem.pad is None:

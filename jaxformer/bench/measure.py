@@ -1,4 +1,4 @@
-"""Check that all sides do the same, warm them up, time them in turn, and record it."""
+"""Measure items: check that all sides do the same work, warm them up, time them in turn, and record the results."""
 
 import math
 import tempfile
@@ -16,36 +16,36 @@ from jaxformer.bench.runners import InWorker, Runner, WholeProcess
 from jaxformer.errors import JaxformerError, ParityError
 
 LOSS_TOLERANCE = 1e-5
-"""Relative, of the loss on the first batch, in float32."""
+"""Relative tolerance for the loss on the first batch, in float32."""
 RUN_TOLERANCE = 0.1
-"""Of validation losses after whole runs from random weights: that both learned the same."""
+"""Relative tolerance for validation losses after whole runs from random weights: both sides learned equally well."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How items are measured."""
+    """Settings of a measurement."""
 
     peers: tuple[str, ...]
     rounds: int
     options: dict[str, Any]
-    """Of `prepare`."""
+    """Options of `prepare`."""
     validate: bool
     """Measure the loss on held-out data after the last round."""
 
 
 @dataclass
 class Rounds:
-    """Sides that run, their seconds so far, and those that were skipped."""
+    """Sides that run, their seconds so far, and the sides that were skipped."""
 
     expected: list[float] = field(default_factory=list)
-    """What jaxformer loses or writes."""
+    """jaxformer's loss, or the ids that it writes."""
     runners: dict[str, Runner] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def leave_out(self, peer: str, error: JaxformerError) -> None:
-        """A side that failed; without jaxformer there is nothing to compare."""
+        """Skip a side that failed; if it is jaxformer, raise the error."""
         if peer == JAXFORMER:
             raise error
         self.skipped[peer] = str(error)
@@ -53,14 +53,15 @@ class Rounds:
             held.pop(peer, None)
 
     def whole(self) -> int:
-        """Rounds that every side has finished."""
+        """Number of rounds that every side has finished."""
         return min((len(seconds) for seconds in self.seconds.values()), default=0)
 
 
 def measure_item(item: Item, plan: Plan, peak: Peak) -> tuple[Result | None, bool]:
-    """The result, and whether Ctrl-C ended it early: then of the rounds that were finished, None where none was.
+    """Measure an item; return its result, and True if Ctrl-C ended it early.
 
-    ParityError if a side does not do the same as jaxformer. A side that is not installed, or fails, is skipped.
+    The result is then that of the finished rounds; None if there are none. ParityError if a side does not do the same work as
+    jaxformer. A side that is not installed, or fails, is skipped.
     """
     rounds, stopped, cost = Rounds(), False, {}
     before = limits.load()
@@ -88,7 +89,7 @@ def measure_item(item: Item, plan: Plan, peak: Peak) -> tuple[Result | None, boo
 
 
 def begin(rounds: Rounds, item: Item, peer: str, folder: Path, plan: Plan, ends: ExitStack) -> None:
-    """Start a side, check it, and warm it up; nothing of it is timed before."""
+    """Start a side, check it, and warm it up; nothing is timed before that."""
     if package := lacking(peer):
         rounds.skipped[peer] = f"{package} is not installed"
         return
@@ -108,7 +109,7 @@ def begin(rounds: Rounds, item: Item, peer: str, folder: Path, plan: Plan, ends:
 
 
 def check_same(item: Item, peer: str, found: list[float], wanted: list[float]) -> None:
-    """ParityError where a side loses or writes something else than jaxformer on the same weights and inputs."""
+    """Raise ParityError unless a side has the loss or writes the ids that jaxformer has on the same weights and inputs."""
     start = f"{key_of(item)}: {peer} does other work than jaxformer:"
     if isinstance(wanted[0], float):
         tolerance = RUN_TOLERANCE if item.group == "start" else LOSS_TOLERANCE
@@ -121,7 +122,7 @@ def check_same(item: Item, peer: str, found: list[float], wanted: list[float]) -
 
 
 def rotate(rounds: Rounds, n: int) -> None:
-    """A B C A B C: one side runs at a time."""
+    """Time the sides in turn (A B C A B C), one at a time."""
     for _ in range(n):
         for peer, runner in list(rounds.runners.items()):
             try:
@@ -131,7 +132,7 @@ def rotate(rounds: Rounds, n: int) -> None:
 
 
 def finish(rounds: Rounds) -> None:
-    """Ask every side for its figures; one whose loss is no number by now did not do the work."""
+    """Collect the figures of every side; skip a side whose loss is NaN or infinite, because it did not do the work."""
     for peer, runner in list(rounds.runners.items()):
         try:
             rounds.figures[peer] = runner.finish()

@@ -1,4 +1,4 @@
-"""A GPT as a user of Flax NNX writes it, of its own layers, with the twin's weights."""
+"""GPT as a user of Flax NNX writes it, with Flax's own layers and the torch twin's weights."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class Block(nnx.Module):
 
 
 class GPT(nnx.Module):
-    """`logits = model(tokens)`."""
+    """GPT of nnx layers: `logits = model(tokens)`."""
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs):
         self.token = nnx.Embed(config.vocab_size, config.d_model, rngs=rngs)
@@ -58,7 +58,7 @@ class GPT(nnx.Module):
 
 
 def load_gpt(path: Path, config: GPTConfig) -> GPT:
-    """With the twin's weights, in training mode."""
+    """Load a GPT with the twin's weights, in training mode."""
     weights = safetensors.numpy.load_file(path)
     model = GPT(config, nnx.Rngs(0))
     model.token.embedding[...] = weights["embed.token.weight"]
@@ -72,7 +72,7 @@ def load_gpt(path: Path, config: GPTConfig) -> GPT:
 
 
 def load_block(block: Block, weights: dict[str, Any], start: str, heads: tuple[int, int]) -> None:
-    """The weights whose names begin so; the twin packs queries, keys and values."""
+    """Load a block's weights, whose names begin with `start`; the twin packs queries, keys and values."""
     for norm in ("attention_norm", "feed_forward_norm"):
         load_norm(getattr(block, norm), weights, start + norm)
     load_linear(block.up, weights, f"{start}feed_forward.up")
@@ -87,13 +87,13 @@ def load_block(block: Block, weights: dict[str, Any], start: str, heads: tuple[i
 
 
 def load_norm(norm: nnx.LayerNorm, weights: dict[str, Any], name: str) -> None:
-    """Gain and bias."""
+    """Load gain and bias of a norm."""
     for leaf, other in (("scale", "weight"), ("bias", "bias")):
         getattr(norm, leaf)[...] = weights[f"{name}.{other}"]
 
 
 def load_linear(linear: nnx.Linear, weights: dict[str, Any], name: str) -> None:
-    """Matrix and bias."""
+    """Load matrix and bias of a linear layer."""
     for leaf, value in (("kernel", weights[f"{name}.weight"].T), ("bias", weights.get(f"{name}.bias"))):
         if value is not None:
             getattr(linear, leaf)[...] = value

@@ -1,4 +1,4 @@
-"""The weights and inputs of an item, made once, in a process of its own."""
+"""Prepare the weights and inputs of an item, once, in a process of its own."""
 
 import json
 from dataclasses import replace
@@ -24,22 +24,21 @@ from jaxformer.pytree import map_named
 from jaxformer.recipes import reverse, shakespeare, translate
 
 READY = 64
-"""Batches that are made before anything is timed."""
+"""Number of batches that are made before anything is timed."""
 SENTENCE_BATCHES = 32
-"""The same of sentence pairs, which come in every shape that is frequent."""
+"""Number of ready batches of sentence pairs, which include every frequent shape."""
 PROMPT, NEW_TOKENS, SENTENCE_TOKENS, FIRST_TOKENS = 16, 200, 32, 20
 DROPOUTS = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout")
 SMALL_TABLE = 0.05
 DEFAULTS = {"short": False, "data": None, "dropout": None, "sentences": 32}
 SMALL = {"d_model": 16, "n_heads": 2, "n_layers": 1, "d_ff": 32}
-"""A model of the short form of an item."""
+"""Sizes of the model in the short form of an item."""
 
 
 def prepare(item: Item, folder: Path, options: dict[str, Any]) -> Problem:
-    """Make the problem of an item and leave it in the folder.
+    """Make the problem of an item, and save it in the folder.
 
-    `options`: short (a tiny model), data (a file in the place of the corpus), dropout (on or off) and sentences. Where one is
-    None, it is the item's own.
+    `options`: short (a tiny model), data (a file in place of the corpus), dropout (on or off), sentences. None: the item's own.
     """
     given = {name: value for name, value in options.items() if value is not None}
     problem = BUILDS[item.build](folder, DEFAULTS | item.settings | given)
@@ -48,7 +47,7 @@ def prepare(item: Item, folder: Path, options: dict[str, Any]) -> Problem:
 
 
 def text(folder: Path, settings: dict[str, Any]) -> Training:
-    """A GPT on the characters of a text."""
+    """Make the training of a GPT on the characters of a text."""
     from jaxformer.data.corpora import read_corpus
     from jaxformer.data.tokenizers import Tokenizer
 
@@ -60,7 +59,7 @@ def text(folder: Path, settings: dict[str, Any]) -> Training:
 
 
 def gpt2(folder: Path, settings: dict[str, Any]) -> Training:
-    """GPT-2 small on random ids, fewer than its context at a time."""
+    """Make the training of GPT-2 small on random ids, with windows shorter than its context."""
     recipe = replace(shakespeare.PRESETS["gpu"], batch=1, schedule=ScheduleConfig())
     model = sized(preset("gpt2_small"), settings | {"dropout": bool(settings["dropout"])})
     ids = np.random.default_rng(0).integers(model.vocab_size, size=40_000).astype(np.int32)
@@ -68,7 +67,7 @@ def gpt2(folder: Path, settings: dict[str, Any]) -> Training:
 
 
 def on_text(folder: Path, model: GPTConfig, recipe: Any, ids: np.ndarray, window: int | None = None) -> Training:
-    """Windows of a text."""
+    """Make the training of a GPT on windows of a text."""
     from jaxformer.data.batches import cover, draw_windows, split
 
     training, validation = split(ids, window := window or model.context)
@@ -87,7 +86,7 @@ def on_text(folder: Path, model: GPTConfig, recipe: Any, ids: np.ndarray, window
 
 
 def pairs(folder: Path, settings: dict[str, Any]) -> Training:
-    """An encoder-decoder on pairs by rule."""
+    """Make the training of an encoder-decoder on pairs made by a rule."""
     from jaxformer.data.tasks import PAD, TASKS
 
     recipe = reverse.PRESETS[settings["preset"]]
@@ -108,7 +107,7 @@ def pairs(folder: Path, settings: dict[str, Any]) -> Training:
 
 
 def sentences(folder: Path, settings: dict[str, Any]) -> Training:
-    """An encoder-decoder on sentence pairs, of several shapes."""
+    """Make the training of an encoder-decoder on sentence pairs of several shapes."""
     from jaxformer.data.parallel import read_splits
     from jaxformer.recipes.tokenizer import read_tokenizer
 
@@ -136,7 +135,7 @@ def sentences(folder: Path, settings: dict[str, Any]) -> Training:
 
 
 def prompts(folder: Path, settings: dict[str, Any]) -> Writing:
-    """Random prompts for a GPT with excited weights, whose likeliest tokens are told apart well."""
+    """Make random prompts for a GPT with excited weights, whose likeliest tokens are well separated."""
     model = sized(preset(settings["preset"]), settings, context=64)
     made = varied(excite(abstract(model), seed=0))
     save_weights(folder / WEIGHTS, made)
@@ -147,22 +146,22 @@ def prompts(folder: Path, settings: dict[str, Any]) -> Writing:
 
 
 def checkpoint(folder: Path, settings: dict[str, Any]) -> Writing:
-    """The same for a start: fewer tokens."""
+    """Make prompts with fewer new tokens, for the time of a process to its first text."""
     return prompts(folder, settings | {"n_tokens": FIRST_TOKENS})
 
 
 def save_gpt2(folder: Path, model: Any) -> None:
-    """As a folder that transformers reads."""
+    """Save a GPT as a folder that transformers reads."""
     config = model.config
     weights = {name: np.ascontiguousarray(array) for name, array in to_torch(model, find_family("gpt2")).items()}
-    weights.pop("lm_head.weight", None)  # tied
+    weights.pop("lm_head.weight", None)  # tied to the embedding table
     safetensors.numpy.save_file(weights, folder / GPT2, metadata={"format": "pt"})
     described = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **gpt2_settings(config)}
     (folder / "config.json").write_text(json.dumps(described), "utf-8")
 
 
 def gpt2_settings(config: GPTConfig) -> dict[str, Any]:
-    """What transformers' GPT2Config calls them."""
+    """Return a configuration under the names of transformers' GPT2Config."""
     return {
         "vocab_size": config.vocab_size,
         "n_positions": config.context,
@@ -178,7 +177,7 @@ def gpt2_settings(config: GPTConfig) -> dict[str, Any]:
 
 
 def sources(folder: Path, settings: dict[str, Any]) -> Writing:
-    """Random sources of 6 to 24 tokens for an encoder-decoder with excited weights."""
+    """Make random sources of 6 to 24 tokens for an encoder-decoder with excited weights."""
     model = sized(preset(settings["preset"]), settings, context=32)
     save_weights(folder / WEIGHTS, varied(excite(abstract(model), seed=0)))
     draw, pad = np.random.default_rng(1), 0
@@ -188,17 +187,17 @@ def sources(folder: Path, settings: dict[str, Any]) -> Writing:
 
 
 def varied(model: Any) -> Any:
-    """With small embeddings: large ones, tied, make a model write its last token again and again."""
+    """Scale embeddings down: large ones, tied, make a model repeat its last token."""
     return map_named(lambda name, leaf: leaf * SMALL_TABLE if name.endswith("token.table") else leaf, model)
 
 
 def recipe(folder: Path, settings: dict[str, Any]) -> Training:
-    """A whole run of `translate`: a batch for each of its steps."""
+    """Make a whole run of `translate`: one batch for each of its steps."""
     return sentences(folder, settings | {"n_batches": translate.PRESETS[settings["preset"]].steps})
 
 
 def sized(model: Any, settings: dict[str, Any], *, ids: bool = True, context: int | None = None) -> Any:
-    """The model with its dropout as the settings want it, and in the short form very small."""
+    """Set a model's dropout as in the settings, and shrink it in the short form."""
     if settings["dropout"] is False:
         model = replace(model, **dict.fromkeys(DROPOUTS, 0.0))
     if not settings["short"]:
@@ -208,12 +207,12 @@ def sized(model: Any, settings: dict[str, Any], *, ids: bool = True, context: in
 
 
 def drawn(model: ModelConfig) -> Any:
-    """A new model, as its own initialisers have it."""
+    """Build a new model with its own initializers."""
     return jax.jit(lambda key: build(model, rngs=key))(jax.random.key(0))
 
 
 def as_numpy(batch: Any) -> tuple[np.ndarray, ...]:
-    """Its arrays on the host."""
+    """Copy a batch's arrays to the host."""
     return tuple(np.asarray(array) for array in batch)
 
 

@@ -1,4 +1,7 @@
-"""What all sides of a measurement share: configurations, inputs, and weights in a folder. Imports neither jax nor torch."""
+"""Problems that all sides of a measurement share: configurations, inputs, and weights in a folder.
+
+Imports neither jax nor torch.
+"""
 
 import pickle
 from dataclasses import dataclass
@@ -12,57 +15,57 @@ from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 
 Arrays = tuple[np.ndarray, ...]
 WEIGHTS = "weights.safetensors"
-"""In the twin's layout."""
+"""File of the weights in the torch twin's layout."""
 GPT2 = "model.safetensors"
-"""In that of transformers."""
+"""File of the weights in transformers' layout."""
 START = 1
-"""What a written target begins with; none ends before its last token."""
+"""First token of a written target; no target ends before its last token."""
 FILE = "problem.pickle"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A model to be trained."""
+    """Training of a model."""
 
     model: ModelConfig
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
     batches: list[Arrays]
-    """Inputs and targets, or sources and targets; the first one is what every side has to lose the same on."""
+    """Inputs and targets, or sources and targets; all sides must have the same loss on the first batch."""
     held_out: list[Arrays]
     draws: Literal["windows", "task", "ready"]
-    """How jaxformer's step gets its batch, as in its recipe: windows of `text`, pairs of `task`, or the batches as they are."""
+    """Source of the batches of jaxformer's step, as in its recipe: windows of `text`, pairs of `task`, or the ready batches."""
     text: np.ndarray | None = None
-    """Token ids."""
+    """Token ids of the text."""
     task: str = ""
     pad: int | None = None
-    """The padding of pairs; None for a text."""
+    """Padding id of pairs; None for a text."""
     smoothing: float = 0.0
     shapes: int = 1
-    """Steps until every shape of a batch was there."""
+    """Number of steps until every batch shape has occurred."""
     seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Writing:
-    """A model that writes."""
+    """Text generation by a model."""
 
     model: ModelConfig
     prompts: np.ndarray
-    """`B P` ids, or sources `B S` with padding behind."""
+    """Prompts `B P`, or sources `B S` padded at the end."""
     n_tokens: int
     pad: int | None = None
-    """The padding of sources."""
+    """Padding id of sources; None for a GPT."""
 
 
 Problem = Training | Writing
 
 
 def save_problem(folder: Path, problem: Problem) -> None:
-    """Beside its weights, in a folder of our own."""
+    """Save a problem in a folder that holds its weights."""
     (folder / FILE).write_bytes(pickle.dumps(problem))
 
 
 def load_problem(folder: Path) -> Any:
-    """What `save_problem` wrote."""
+    """Load the problem that `save_problem` wrote."""
     return pickle.loads((folder / FILE).read_bytes())

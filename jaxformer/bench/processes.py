@@ -1,4 +1,4 @@
-"""The parent's end of a worker: requests out, answers in, and what went wrong in one line."""
+"""Parent's end of a worker process: requests out, answers in, and errors as one line."""
 
 import json
 import subprocess
@@ -9,15 +9,15 @@ from typing import Any
 from jaxformer.errors import JaxformerError
 
 KIBIBYTES = 1 if sys.platform == "darwin" else 1024
-"""Bytes in the unit of ru_maxrss."""
+"""Bytes per unit of ru_maxrss."""
 
 
 class WorkerError(JaxformerError):
-    """A worker that could not do its work."""
+    """Error of a worker that could not do its work."""
 
 
 class Worker:
-    """A process of `jaxformer.bench.worker`. It is in a session of its own, so that Ctrl-C reaches the parent alone."""
+    """Process of `jaxformer.bench.worker`, in a session of its own so that Ctrl-C reaches only the parent."""
 
     def __init__(self, task: str, **request: Any):
         command = [sys.executable, "-m", "jaxformer.bench.worker", json.dumps({"task": task, **request})]
@@ -26,7 +26,7 @@ class Worker:
         self.process = subprocess.Popen(command, stderr=self.errors, start_new_session=True, **pipes)
 
     def answer(self) -> dict[str, Any]:
-        """The next one; WorkerError where the process ended or refused."""
+        """Return the next answer; WorkerError if the process ended or refused."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -37,7 +37,7 @@ class Worker:
         return values
 
     def ask(self, line: str) -> dict[str, Any]:
-        """The answer to a line."""
+        """Send a line, and return the answer."""
         assert self.process.stdin is not None
         try:
             print(line, file=self.process.stdin, flush=True)
@@ -46,14 +46,14 @@ class Worker:
         return self.answer()
 
     def last_words(self) -> str:
-        """The last line that it wrote as it failed."""
+        """Return the last line that the worker wrote before it failed."""
         code = self.process.wait()
         self.errors.seek(0)
         lines = [line.strip() for line in self.errors if line.strip()]
         return lines[-1][:200] if lines else f"its process ended with code {code}"
 
     def close(self) -> None:
-        """End the process, if it has not ended."""
+        """Kill the process if it still runs."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout, self.errors):
@@ -62,7 +62,7 @@ class Worker:
 
 
 def ask_once(task: str, **request: Any) -> dict[str, Any]:
-    """The one answer of a process of its own."""
+    """Return the only answer of a process of its own."""
     worker = Worker(task, **request)
     try:
         return worker.answer()

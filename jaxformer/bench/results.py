@@ -1,4 +1,4 @@
-"""What was measured, and the JSON file that keeps it. Imports neither jax nor torch."""
+"""Results of a measurement, and the JSON file that keeps them. Imports neither jax nor torch."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -15,60 +15,60 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class SideResult:
-    """One side."""
+    """Result of one side."""
 
     seconds: list[float]
-    """Of one unit, a number for each round."""
+    """Seconds per unit, for each round."""
     figures: dict[str, float]
-    """Peak memory in bytes, threads, losses; as far as they are known."""
+    """Peak memory in bytes, threads, losses, as far as known."""
 
     @property
     def median(self) -> float:
-        """Seconds of one unit."""
+        """Median seconds per unit."""
         return median(self.seconds)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One item."""
+    """Result of one item."""
 
     group: str
     name: str
     summary: str
     unit: str
     flops: float
-    """Of one unit, the model's own."""
+    """Floating-point operations of one unit, by the model's shape."""
     bytes: float
-    """That one unit moves at least."""
+    """Least bytes that one unit moves."""
     peak: Peak
     machine: dict[str, Any]
     sides: dict[str, SideResult]
-    """By peer, jaxformer first."""
+    """Results of the sides by name, jaxformer first."""
     skipped: dict[str, str]
-    """Peers that were not measured, and why."""
+    """Peers that were not measured -> reason."""
 
     @property
     def best_peer(self) -> str | None:
-        """The one of the least median; None where no peer was measured."""
+        """Name of the peer with the least median; None if no peer was measured."""
         others = [name for name in self.sides if name not in (JAXFORMER, COLD)]
         return min(others, key=lambda name: self.sides[name].median, default=None)
 
     def ratio(self, peer: str, own: str = JAXFORMER) -> float:
-        """How many times as fast as a peer."""
+        """Speed of a side relative to a peer: above 1, the side is faster."""
         return self.sides[peer].median / self.sides[own].median
 
     def ratios(self, peer: str, own: str = JAXFORMER) -> tuple[float, float]:
-        """The least and the greatest of all rounds."""
+        """Return the least and the greatest speed ratio of all rounds."""
         found = [theirs / ours for theirs, ours in zip(self.sides[peer].seconds, self.sides[own].seconds, strict=True)]
         return min(found), max(found)
 
     def part(self, peer: str) -> float:
-        """The part of what the machine could do at best."""
+        """Fraction of the machine's peak that a side reached."""
         return self.peak.part(self.flops, self.bytes, self.sides[peer].median)
 
 
 def read_results(path: Path) -> list[Result]:
-    """What a file holds, none where there is no file; InputError where it is not one of ours."""
+    """Read the results in a file, [] if there is no file; InputError if it is not a file of results."""
     if not path.exists():
         return []
     try:
@@ -81,13 +81,13 @@ def read_results(path: Path) -> list[Result]:
 
 
 def from_json(values: dict[str, Any]) -> Result:
-    """A result of its JSON."""
+    """Build a result from its JSON."""
     sides = {name: SideResult(**side) for name, side in values["sides"].items()}
     return Result(**values | {"peak": Peak(**values["peak"]), "sides": sides})
 
 
 def add_results(path: Path, results: list[Result]) -> None:
-    """Write them beside those that the file holds; an item that is there already is replaced."""
+    """Add results to a file; a result of an item that is there already is replaced."""
     kept = {key_of(result): result for result in [*read_results(path), *results]}
     text = json.dumps({"format": FORMAT, "results": [asdict(result) for result in kept.values()]}, indent=1)
     try:

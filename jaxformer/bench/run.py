@@ -1,4 +1,4 @@
-"""The command: measure item after item, show each, and keep what is finished whatever ends it."""
+"""Run measurements: item after item, each printed and saved at once, so that finished work is kept whatever ends the run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from jaxformer.bench.tables import draw, peaks, show, summary
 from jaxformer.errors import InputError
 
 WIDTH = 100
-"""Columns of the tables, at least."""
+"""Minimum width of the tables, in columns."""
 IDLE = 0.25
-"""Load for each core up to which a machine counts as idle."""
+"""Load per core up to which a machine counts as idle."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Where results are kept."""
+    """Files for the results."""
 
     json: Path | None
     chart: Path | None
 
     def check(self) -> None:
-        """InputError, before anything is measured, for a file that cannot be written."""
+        """Raise InputError, before anything is measured, if a file cannot be written."""
         for path in (self.json, self.chart):
             if path is not None and not path.resolve().parent.is_dir():
                 raise InputError(f"{path} cannot be written: its folder does not exist; name one that does")
@@ -42,7 +42,7 @@ class Outputs:
             read_results(self.json)
 
     def keep(self, results: list[Result]) -> None:
-        """Write them; the chart shows all that the JSON file holds."""
+        """Write the results; the chart shows everything in the JSON file."""
         if self.json is not None:
             add_results(self.json, results)
         if self.chart is not None:
@@ -50,7 +50,7 @@ class Outputs:
 
 
 def bench(items: Sequence[Item], plan: Plan, outputs: Outputs) -> None:
-    """Measure and show; KeyboardInterrupt, where Ctrl-C ended it. What is finished is shown and kept at once."""
+    """Measure the items, and print and save each result at once; KeyboardInterrupt if Ctrl-C ended the run."""
     outputs.check()
     console, results, stopped = Console(highlight=False, soft_wrap=True), [], False
     console.width = max(console.width, WIDTH)
@@ -76,7 +76,7 @@ def bench(items: Sequence[Item], plan: Plan, outputs: Outputs) -> None:
 
 
 def tell_load(console: Console, when: str, idle: float) -> None:
-    """Say so where other work runs beside the measurement; at the end its own is in the load."""
+    """Warn if other work runs beside the measurement; at the end, its own load is included."""
     load, cores = limits.load(), limits.cores()
     if load is not None and load > idle * cores:
         console.print(f"the machine is loaded: {load:.1f} processes on {cores} cores {when}; times are longer, and ratios vary")

@@ -1,4 +1,4 @@
-"""A side as the parent sees it: what has to be equal, rounds, and figures at the end."""
+"""Sides as the parent process sees them: values to compare, rounds, and final figures."""
 
 import json
 import os
@@ -22,28 +22,28 @@ class Runner(Protocol):
     """One side of an item."""
 
     def check(self) -> list[float] | None:
-        """What has to be equal; None where another side does the same."""
+        """Return values that must be equal on all sides; None if another side does the same work."""
         ...
 
     def warm_up(self) -> None:
-        """Whatever comes once."""
+        """Do the work that comes only once."""
         ...
 
     def round(self) -> float:
-        """The seconds of a round."""
+        """Run a round, and return its seconds."""
         ...
 
     def finish(self) -> dict[str, float]:
-        """Figures."""
+        """Return the final figures."""
         ...
 
     def close(self) -> None:
-        """End its process."""
+        """End the side's process."""
         ...
 
 
 class InWorker:
-    """A process that stays for all rounds, with its model loaded and compiled; between its rounds it waits."""
+    """Process that stays for all rounds, with its model loaded and compiled; it waits between rounds."""
 
     def __init__(self, item: Item, peer: str, folder: Path, validate: bool):
         request: dict[str, Any] = {"group": item.group, "peer": peer, "folder": str(folder), "count": item.repeats}
@@ -66,7 +66,7 @@ class InWorker:
 
 
 class WholeProcess:
-    """A new process for each round, timed from its start to its end. The first one is the check."""
+    """New process for each round, timed from start to end. The first one is the check."""
 
     def __init__(self, item: Item, peer: str, folder: Path, options: dict[str, Any]):
         self.item, self.peer, self.folder, self.options = item, peer, folder, options
@@ -75,7 +75,7 @@ class WholeProcess:
         self.memory = 0
 
     def command(self) -> list[str]:
-        """Of this side."""
+        """Return the command of this side."""
         data = self.options.get("data") or DATA
         if self.item.build == "checkpoint":
             return ["jaxformer.bench.first_text", self.peer, str(self.folder)]
@@ -86,7 +86,7 @@ class WholeProcess:
         return ["jaxformer", "train", "translate", *preset, *short]
 
     def run(self) -> float:
-        """Its seconds."""
+        """Run the process once, and return its seconds."""
         shutil.rmtree(self.out / "run", ignore_errors=True)
         if self.peer == COLD:
             shutil.rmtree(self.cache)
@@ -116,7 +116,7 @@ class WholeProcess:
         return json.loads((self.out / "printed").read_text("utf-8").splitlines()[-1])
 
     def warm_up(self) -> None:
-        """The check was."""
+        """Do nothing: the check was the warm-up."""
 
     def round(self) -> float:
         return self.run()

@@ -1,4 +1,4 @@
-"""Results as tables, in the terminal and in Markdown, and as a picture."""
+"""Tables of results, for the terminal and Markdown, and a chart."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ HEADS = ("side", "median", "least to most", "jaxformer is", "of the peak", "memo
 
 
 def show(console: Console, result: Result) -> None:
-    """One item: a row for each side."""
+    """Print an item's table, with a row for each side."""
     table = Table(box=box.SIMPLE_HEAD)
     for head in HEADS:
         table.add_column(head, justify="left" if head == HEADS[0] else "right", no_wrap=True)
@@ -31,7 +31,7 @@ def show(console: Console, result: Result) -> None:
 
 
 def row(result: Result, peer: str, side: SideResult) -> list[str]:
-    """Cells of one side, as in HEADS."""
+    """Format the cells of one side, as in HEADS."""
     spread = f"{duration(min(side.seconds))} to {duration(max(side.seconds))}"
     ratio = "" if peer == JAXFORMER else f"{result.ratio(peer):.2f} x"
     part = "" if result.group == "start" else f"{100 * result.part(peer):.0f} %"
@@ -41,12 +41,12 @@ def row(result: Result, peer: str, side: SideResult) -> list[str]:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """One line an item."""
+    """Format one line for each item."""
     return "\n".join(f"{key_of(result):22} {against_best(result)}" for result in results)
 
 
 def against_best(result: Result) -> str:
-    """How it stands beside the best peer."""
+    """Format the comparison of an item with its best peer."""
     peer = result.best_peer
     if peer is None:
         return f"{duration(result.sides[JAXFORMER].median)}; no peer was measured"
@@ -56,23 +56,23 @@ def against_best(result: Result) -> str:
 
 
 def duration(seconds: float) -> str:
-    """With three digits."""
+    """Format seconds with three digits."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def memory(side: SideResult) -> str:
-    """Greatest resident memory; empty where it is not known."""
+    """Format the peak resident memory; '' if unknown."""
     return f"{side.figures['memory'] / 1e9:.2f} GB" if "memory" in side.figures else ""
 
 
 def ordered(results: Iterable[Result]) -> list[Result]:
-    """As the items are listed."""
+    """Sort results in the order of ITEMS."""
     places = {key_of(item): place for place, item in enumerate(ITEMS)}
     return sorted((result for result in results if key_of(result) in places), key=lambda result: places[key_of(result)])
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """Everything, for docs/performance.md: the machine, and a table for each group."""
+    """Format all results for docs/performance.md: the machine, and a table for each group."""
     parts = []
     for group, head in GROUPS.items():
         found = [result for result in ordered(results) if result.group == group]
@@ -82,13 +82,13 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def long_rows(result: Result) -> list[list[str]]:
-    """A row for each side, the work named in the first."""
+    """Format a row for each side, with the work named in the first."""
     rows = [row(result, peer, side) for peer, side in result.sides.items()]
     return [[result.summary if cells is rows[0] else "", *cells] for cells in rows]
 
 
 def short_markdown(results: Sequence[Result]) -> str:
-    """One row a group, for the README: how many times as fast as the best peer each item is."""
+    """Format one row for each group, for the README: the speed of each item relative to the best peer."""
     rows = [["work", "times as fast"]]
     for group, head in GROUPS.items():
         if cells := [in_short(result) for result in ordered(results) if result.group == group and result.best_peer]:
@@ -97,14 +97,14 @@ def short_markdown(results: Sequence[Result]) -> str:
 
 
 def in_short(result: Result) -> str:
-    """The item without its sizes, its ratio, and at a start that of an empty compilation cache."""
+    """Format an item's name without sizes and its speed ratio; for a start, also that with an empty compilation cache."""
     peer = str(result.best_peer)
     first = f" (first start {result.ratio(peer, COLD):.1f})" if COLD in result.sides else ""
     return f"{result.summary.partition(':')[0]} **{result.ratio(peer):.1f}**{first}"
 
 
 def machine_line(results: Sequence[Result]) -> str:
-    """Where it was measured: a line for each machine, and for each run whose peaks differ."""
+    """Describe the machine: a line for each machine, and for each run whose peaks differ."""
     lines = []
     for result in ordered(results):
         machine, peak = result.machine, result.peak
@@ -114,18 +114,18 @@ def machine_line(results: Sequence[Result]) -> str:
 
 
 def peaks(flops: float, bandwidth: float) -> str:
-    """The best that was measured on the machine."""
+    """Format the measured peaks of the machine."""
     return f"float32 products of 1024 x 1024 at {flops / 1e9:.0f} GFLOP/s, memory read at {bandwidth / 1e9:.0f} GB/s"
 
 
 def grid(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the first row holds the heads."""
+    """Format a Markdown table; the first row is the header."""
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
 def draw(path: Path, results: Sequence[Result]) -> None:
-    """A PNG of bars: for each item, each side's speed as a multiple of the best peer's."""
+    """Draw a PNG of bars: for each item, each side's speed relative to the best peer."""
     from matplotlib.figure import Figure
 
     shown = [result for result in ordered(results) if result.best_peer is not None]

@@ -1,4 +1,4 @@
-"""A GPT in plain PyTorch of nanoGPT's shape, with fused attention and, to write, a cache. Its weights have the twin's names."""
+"""GPT in plain PyTorch, of nanoGPT's shape, with fused attention and a cache for generation. Weights have the twin's names."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ ACTIVATIONS = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approx
 
 
 class Attention(nn.Module):
-    """Causal self-attention. Without a cache over all of x; with one, x comes after what is in it."""
+    """Causal self-attention, over all of x; with a cache, x comes after the tokens in the cache."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -35,7 +35,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers."""
+    """Two linear layers with an activation."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """`logits = model(tokens)`."""
+    """GPT of plain torch layers: `logits = model(tokens)`."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -80,7 +80,7 @@ class GPT(nn.Module):
         self.head = None if config.tied else nn.Linear(config.d_model, config.vocab_size, config.head_bias)
 
     def forward(self, tokens: Tensor, cache: Tensor | None = None, start: int = 0, *, last: bool = False) -> Tensor:
-        """Logits at every place of `B T` ids, or at the last one alone."""
+        """Return logits at every place of ids `B T`, or at the last place only."""
         positions = torch.arange(start, start + tokens.shape[1])
         x = self.dropout(self.embed["token"](tokens) + self.embed["position"](positions))
         for i, block in enumerate(self.stack["blocks"]):
@@ -90,7 +90,7 @@ class GPT(nn.Module):
 
     @torch.inference_mode()
     def generate(self, prompt: Tensor, n_tokens: int) -> Tensor:
-        """The likeliest `B n_tokens` ids behind `B P`, one after another; every layer's cache is made once."""
+        """Generate the likeliest `B n_tokens` ids after a prompt `B P`; every layer's cache is allocated once."""
         config, (batch, start) = self.config, prompt.shape
         sizes = (config.n_layers, 2, batch, config.n_heads, start + n_tokens, config.head_width)
         cache, found, tokens = torch.zeros(sizes), [], prompt
@@ -101,7 +101,7 @@ class GPT(nn.Module):
 
 
 def use_faster_count(work: Callable[[], object]) -> int:
-    """Time some work with one thread and with all, the second time of two each; the faster count is kept and returned."""
+    """Time some work with one thread and with all (the second run of two); set and return the faster count."""
     seconds = {}
     for threads in sorted({1, cores()}):
         torch.set_num_threads(threads)

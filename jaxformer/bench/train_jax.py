@@ -1,4 +1,4 @@
-"""Training in JAX: jaxformer as its recipes run it, and Flax NNX the ordinary way."""
+"""Training in JAX: jaxformer as its recipes run it, and Flax NNX in the ordinary way."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -33,7 +33,7 @@ LossAndCount = tuple[jax.Array, jax.Array]
 
 
 class Jaxformer:
-    """Many steps in one dispatch, batches drawn inside of it."""
+    """jaxformer's side: many steps in one dispatch, with batches drawn inside."""
 
     def __init__(self, folder: Path, problem: Training, count: int):
         if problem.draws == "ready":
@@ -47,7 +47,7 @@ class Jaxformer:
         self.measured = jit(lambda model, batch: self.loss(model, batch, None))
 
     def make_steps(self, optimizer: optax.GradientTransformation) -> Any:
-        """steps(state, data, seed, n), as the recipe of this work makes them."""
+        """Return steps(state, data, seed, n), made as in the recipe for this work."""
         problem = self.problem
         first = problem.batches[0][0]
         if problem.draws == "ready":
@@ -58,11 +58,11 @@ class Jaxformer:
         return make_train_steps(self.loss, optimizer, partial(draw_windows, batch=len(first), context=first.shape[1]))
 
     def check(self) -> list[float]:
-        """The loss on the first batch."""
+        """Return the loss on the first batch."""
         return [self.mean_loss(self.problem.batches[:1])]
 
     def mean_loss(self, batches: Sequence[Arrays]) -> float:
-        """Over these batches, without dropout."""
+        """Mean loss over these batches, without dropout."""
         kind = tuple if self.problem.pad is None else Pairs._make
         sums = [self.measured(self.state.model, kind(batch)) for batch in batches]
         total, count = np.asarray(jax.device_get(sums), np.float64).sum(0)
@@ -73,27 +73,27 @@ class Jaxformer:
         self.go(self.problem.shapes)
 
     def run(self) -> None:
-        """One round."""
+        """Run one round."""
         self.go(self.count)
 
     def go(self, n: int) -> None:
-        """n steps."""
+        """Train n steps."""
         self.state, loss = self.steps(self.state, self.data, self.seed, n)
         self.last_loss = float(loss)
 
     def figures(self) -> dict[str, Any]:
-        """The mean loss of the last round."""
+        """Return the mean loss of the last round."""
         return {"loss": self.last_loss}
 
 
 def text_loss(model: Any, batch: Any, key: jax.Array | None) -> LossAndCount:
-    """Cross-entropy of the next token, as the recipe has it: its sum and its count."""
+    """Return the cross-entropy of the next token, as in the recipe: its sum and its count."""
     inputs, targets = batch
     return cross_entropy(model(inputs, key=key), targets)
 
 
 class FlaxNNX:
-    """A GPT of nnx layers, optax's own optimizer, one jitted step a call."""
+    """Side of Flax: a GPT of nnx layers, optax's own optimizer, and one jitted step per call."""
 
     def __init__(self, folder: Path, problem: Training, count: int):
         from jaxformer.bench.nnx_gpt import load_gpt
@@ -104,11 +104,11 @@ class FlaxNNX:
         self.batches = cycle(problem.batches)
 
     def check(self) -> list[float]:
-        """The loss on the first batch."""
+        """Return the loss on the first batch."""
         return [self.mean_loss(self.problem.batches[:1])]
 
     def mean_loss(self, batches: Sequence[Arrays]) -> float:
-        """Over these batches, without dropout."""
+        """Mean loss over these batches, without dropout."""
         self.model.eval()
         sums = np.asarray([jax.device_get(nnx_sums(self.model, *batch)) for batch in batches], np.float64).sum(0)
         self.model.train()
@@ -119,43 +119,43 @@ class FlaxNNX:
         self.go(2)
 
     def run(self) -> None:
-        """One round."""
+        """Run one round."""
         self.go(self.count)
 
     def go(self, n: int) -> None:
-        """n steps."""
+        """Train n steps."""
         total = jnp.zeros(())
         for _ in range(n):
             total += nnx_step(self.model, self.optimizer, *next(self.batches))
         self.last_loss = float(total) / n
 
     def figures(self) -> dict[str, Any]:
-        """The mean loss of the last round."""
+        """Return the mean loss of the last round."""
         return {"loss": self.last_loss}
 
 
 def nnx_loss(model: Any, inputs: Ids, targets: Ids) -> jax.Array:
-    """The mean cross-entropy of the next token."""
+    """Mean cross-entropy of the next token."""
     return optax.softmax_cross_entropy_with_integer_labels(model(inputs), targets).mean()
 
 
 @nnx.jit
 def nnx_sums(model: Any, inputs: Ids, targets: Ids) -> LossAndCount:
-    """The summed loss and the number of targets; one below 0 is not counted."""
+    """Return the summed loss and the number of targets; negative targets are ignored."""
     losses = optax.softmax_cross_entropy_with_integer_labels(model(inputs), jnp.maximum(targets, 0))
     return jnp.where(targets < 0, 0.0, losses).sum(), (targets >= 0).sum()
 
 
 @nnx.jit
 def nnx_step(model: Any, optimizer: nnx.Optimizer, inputs: Ids, targets: Ids) -> jax.Array:
-    """One optimizer step; the loss before it."""
+    """Take one optimizer step, and return the loss before it."""
     loss, gradient = nnx.value_and_grad(nnx_loss)(model, inputs, targets)
     optimizer.update(model, gradient)
     return loss
 
 
 def ordinary(config: OptimizerConfig, schedule: Any) -> optax.GradientTransformation:
-    """optax's Adam or AdamW behind its clipping."""
+    """Build optax's Adam or AdamW, preceded by clipping."""
     rules: Any = {"b1": config.beta1, "b2": config.beta2, "eps": config.epsilon}
     if config.name == "adamw":
         rules |= {"weight_decay": config.weight_decay, "mask": lambda params: jax.tree.map(lambda p: p.ndim > 1, params)}

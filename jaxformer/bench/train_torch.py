@@ -23,14 +23,14 @@ from torch_ref.training.pairs import pair_loss
 from torch_ref.training.step import evaluate
 
 TRIAL = 4
-"""Steps that are timed with each number of threads, or a tenth of a round."""
+"""Number of steps timed with each number of threads, unless a tenth of a round is more."""
 
 
 class Twin:
-    """The twin, eager."""
+    """Side of the torch twin, eager."""
 
     fused = False
-    """Whether attention and the optimizer are torch's fused ones."""
+    """True to use torch's fused attention and optimizer."""
 
     def __init__(self, folder: Path, problem: Training, count: int):
         self.problem, self.count, self.threads = problem, count, cores()
@@ -49,15 +49,15 @@ class Twin:
         self.trained = self.to_train()
 
     def build(self) -> Any:
-        """The model."""
+        """Build the model."""
         return build(self.problem.model)
 
     def to_train(self) -> Any:
-        """What is called in a step."""
+        """Return the callable that a step trains."""
         return self.model
 
     def make_draw(self) -> Any:
-        """draw() -> batch: of a text at random, otherwise those that are ready, in turn."""
+        """Return draw() -> batch: random windows of a text, or the ready batches in turn."""
         problem = self.problem
         if problem.text is None:
             batches = cycle([tensors(batch) for batch in problem.batches])
@@ -66,33 +66,33 @@ class Twin:
         return partial(draw_windows, torch.from_numpy(problem.text).long(), *shape, generator)
 
     def check(self) -> list[float]:
-        """The loss on the first batch."""
+        """Return the loss on the first batch."""
         return [self.mean_loss(self.problem.batches[:1])]
 
     def mean_loss(self, batches: Sequence[Arrays]) -> float:
-        """Over these batches, without dropout."""
+        """Mean loss over these batches, without dropout."""
         return evaluate(self.model, map(tensors, batches), loss=self.loss)
 
     def warm_up(self) -> None:
-        """See every shape, then choose the number of threads."""
+        """Run every shape once, then choose the number of threads."""
         self.go(self.problem.shapes)
         self.threads = use_faster_count(lambda: self.go(min(self.count, max(TRIAL, self.count // 10))))
 
     def run(self) -> None:
-        """One round."""
+        """Run one round."""
         self.go(self.count)
 
     def go(self, n: int) -> None:
-        """n steps."""
+        """Train n steps."""
         self.last_loss = fit(self.trained, self.draw, loss=self.loss, steps=n, **self.settings)
 
     def figures(self) -> dict[str, Any]:
-        """The mean loss of the last round, and the number of threads."""
+        """Return the mean loss of the last round, and the number of threads."""
         return {"loss": self.last_loss, "threads": self.threads}
 
 
 class Best(Twin):
-    """Fused attention and a fused optimizer: a GPT in plain torch, an encoder-decoder by the twin's layers."""
+    """Side of torch at its best: fused attention and optimizer, with a plain torch GPT or the twin's encoder-decoder layers."""
 
     fused = True
 
@@ -107,14 +107,14 @@ class Best(Twin):
 
 
 class Compiled(Best):
-    """The same behind torch.compile."""
+    """Side of torch at its best, with torch.compile."""
 
     def to_train(self) -> Any:
         return torch.compile(self.model)
 
 
 def fused_extend(self: Any, x: Any, cache: Any, memory: Any = None, mask: Any = None, *, bias: Any = None, place: Any) -> Any:
-    """The twin's attention by one function of torch's."""
+    """Compute the twin's attention by torch's scaled_dot_product_attention."""
     (*read, mask), cache = self._attended(x, cache, memory, mask, place)
     q, k, v = (heads.transpose(1, 2) for heads in read)
     rate = self.dropout.p if self.training else 0.0
@@ -123,5 +123,5 @@ def fused_extend(self: Any, x: Any, cache: Any, memory: Any = None, mask: Any = 
 
 
 def tensors(batch: Arrays) -> tuple[torch.Tensor, ...]:
-    """Of int64, which torch's embeddings read."""
+    """Convert a batch to int64 tensors, which torch's embeddings read."""
     return tuple(torch.from_numpy(array).long() for array in batch)

@@ -1,7 +1,7 @@
-"""A whole run of `translate` by the twin: `python -m jaxformer.bench.twin_run FOLDER DATA` prints its validation loss, as JSON.
+"""Run `translate` with the torch twin: `python -m jaxformer.bench.twin_run FOLDER DATA` prints the validation loss as JSON.
 
 It does what the recipe does: a tokenizer, training, evaluations with a few sources translated at each, and test sentences
-translated greedily and by a beam. Its batches are ready, which the recipe makes on the way.
+translated greedily and by beam search. Its batches are ready, while the recipe makes them as it trains.
 """
 
 import json
@@ -23,11 +23,11 @@ from torch_ref.training.pairs import pair_loss
 from torch_ref.training.step import evaluate
 
 SHOWN, TESTED, LONGEST = 3, 8, 64
-"""Sources that are translated at each evaluation and at the end, and tokens of a target at most."""
+"""Number of sources translated at each evaluation, number translated at the end, and maximum target tokens."""
 
 
 class Run(Twin):
-    """The twin, with random weights of its own."""
+    """Side of the torch twin, with random weights of its own."""
 
     def __init__(self, folder: Path, problem: Training, count: int, data: str):
         super().__init__(folder, problem, count)
@@ -41,7 +41,7 @@ class Run(Twin):
         )
 
     def whole(self) -> float:
-        """Train, evaluate twice, and translate; the last validation loss, which is measured without label smoothing."""
+        """Train, evaluate twice, and translate; return the last validation loss, measured without label smoothing."""
         found = 0.0
         loss: Any = partial(pair_loss, pad=cast(int, self.problem.pad))
         for _ in range(2):
@@ -55,7 +55,7 @@ class Run(Twin):
         return found
 
     def translate(self, sources: list[torch.Tensor]) -> None:
-        """Greedily."""
+        """Translate sources greedily."""
         for source in sources:
             translate(self.model.eval(), source, LONGEST, start=self.frame.start, eos=self.frame.end)
 

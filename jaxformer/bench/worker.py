@@ -1,7 +1,7 @@
-"""One process of a measurement: `python -m jaxformer.bench.worker REQUEST`, a line of JSON for each answer.
+"""Worker process of a measurement: `python -m jaxformer.bench.worker REQUEST`, with a line of JSON for each answer.
 
-The request names a task. `peak` measures the machine, `prepare` makes a problem, `side` loads one side: it answers what has to
-be equal, then the seconds of the warm-up and of a round for each line that comes in, and after `end` its memory and figures.
+The request names a task. `peak` measures the machine. `prepare` makes a problem. `side` loads one side; it answers the values
+to compare, then the seconds of the warm-up and of a round for each input line, and after `end` its memory and figures.
 """
 
 import json
@@ -20,7 +20,7 @@ Answer = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
-    """Answer on standard output, which nothing else writes to."""
+    """Answer on standard output, which nothing else may write to."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -35,14 +35,14 @@ def main() -> None:
 
 
 def peak(answer: Answer) -> None:
-    """The machine's."""
+    """Answer the machine's peak."""
     from jaxformer.bench.limits import measure_peak
 
     answer(vars(measure_peak()))
 
 
 def prepare(answer: Answer, item: str, folder: str, options: dict[str, Any]) -> None:
-    """The problem of an item, and what it costs."""
+    """Prepare the problem of an item, and answer its cost."""
     from jaxformer.bench.items import find_item
     from jaxformer.bench.limits import cost_of
     from jaxformer.bench.prepare import prepare
@@ -51,7 +51,7 @@ def prepare(answer: Answer, item: str, folder: str, options: dict[str, Any]) -> 
 
 
 def side(answer: Answer, group: Any, peer: str, folder: str, count: int, validate: bool) -> None:
-    """One side of an item."""
+    """Run one side of an item."""
     from jaxformer.bench.items import make_side
     from jaxformer.bench.problems import load_problem
 
@@ -66,7 +66,7 @@ def side(answer: Answer, group: Any, peer: str, folder: str, count: int, validat
 
 
 def rounds(answer: Answer, made: Any, lines: Iterable[str]) -> None:
-    """The warm-up for the first line, a round for each other one."""
+    """Warm up at the first line, and run a round at each other line; answer the seconds."""
     work = made.warm_up
     for line in lines:
         if line.strip() == "end":

@@ -1,6 +1,7 @@
-"""Models in folders: opened, written, described and certified.
+"""Models in folders: open, write, describe and certify them.
 
-A folder is one of three kinds, which its config.json tells: `save` wrote it, a recipe trained in it, or transformers wrote it
-(an HF directory). For the third, `convert/model_type.py` is the machinery, and a file of `convert/families/` has the table of
-each model type: which key of config.json is which field of our configuration, and what tensors are called. New files are found.
+There are three kinds of folder, told apart by config.json: written by `save`, trained by a recipe (a run folder), or written by
+transformers (an HF directory). HF directories are read by `convert/model_type.py` with the table of each model type in
+`convert/families/`: which key of config.json is which configuration field, and the names of the tensors. New files in
+`convert/families/` are discovered.
 """

@@ -1,6 +1,6 @@
-"""A certificate: that converted weights were compared with transformers' own model, what was found, and in which files.
+"""Parity certificate: records that converted weights were compared with transformers' own model, the verdict, and the files.
 
-It is `parity.json` beside the converted files; whoever reads it sees whether one of these has changed since.
+The certificate is `parity.json` beside the converted files. It holds their checksums, so that later changes are noticed.
 """
 
 import json
@@ -35,15 +35,15 @@ CHECKS = ("weights", "forward", "gradients")
 
 
 def certificate_of(out: Path) -> Path:
-    """Where the certificate of a converted model lies: in its folder, or beside its file, under the file's name."""
+    """Path of a converted model's certificate: inside its folder, or beside its file as `FILE.parity.json`."""
     return out / NAME if out.is_dir() else out.with_name(f"{out.name}.{NAME}")
 
 
 def certify(source: Checkpoint, model: Model, files: list[Path], path: Path) -> Report:
-    """Compare a converted model, which was written into `files`, with transformers' own, and write what was found into `path`.
+    """Compare a converted model, written to `files`, with transformers' own model, and write the certificate to `path`.
 
-    Weights in bfloat16 or float16 are compared as they are, and what both models make of them in float32 and float64: each
-    rounds at other places. MissingPackageError where transformers or torch is not installed.
+    bfloat16 and float16 weights are compared bit for bit, but both models compute in float32 and float64: in half precision,
+    each would round at different places. MissingPackageError if transformers or torch is not installed.
     """
     (dtype,) = {str(leaf.dtype) for leaf in named_weights(model).values()}
     torch_model = original(source, dtype)
@@ -79,7 +79,7 @@ def certify(source: Checkpoint, model: Model, files: list[Path], path: Path) -> 
 
 
 def original(source: Checkpoint, dtype: str) -> Any:
-    """transformers' own model of a folder, its weights rounded to that type, and held in float32, which loses none of it."""
+    """Load transformers' own model of a folder: weights rounded to `dtype`, then held in float32, which is exact."""
     try:
         transformers, torch = import_module("transformers"), import_module("torch")
     except ImportError as error:
@@ -90,15 +90,16 @@ def original(source: Checkpoint, dtype: str) -> Any:
     cls = getattr(transformers, source.kind.model)
     model = cls.from_pretrained(source.place, dtype=torch.float32, local_files_only=True).eval()
     for name, tensor in model.state_dict().items():
-        if source.kind.family_of(source.model.config).why_ignored(name) is None:  # tables that the model computes stay exact
+        if source.kind.family_of(source.model.config).why_ignored(name) is None:  # buffers that the model computes stay exact
             tensor.copy_(tensor.to(getattr(torch, dtype)))
     return model
 
 
 def certified_inputs(model: Model) -> tuple[np.ndarray, ...]:
-    """Ids `B T`, and which of them are no padding: full rows and shorter ones. An encoder-decoder reads these, and targets.
+    """Return ids `B T` and a bool mask `B T`, True for tokens that are not padding; some rows are full, others shorter.
 
-    A window never holds padding alone: there torch attends to all keys alike, and jax to none, and nobody reads it.
+    For an encoder-decoder the ids are the source, and target ids follow. A sliding window never holds padding alone: there
+    torch attends to all keys alike and jax to none, and the result is not used.
     """
     config, rng = model.config, np.random.default_rng(SEED)
     seq2seq = isinstance(config, EncoderDecoderConfig)
@@ -113,13 +114,13 @@ def certified_inputs(model: Model) -> tuple[np.ndarray, ...]:
 
 
 def some_ids(rng: np.random.Generator, size: int, padding: int | None, shape: tuple[int, int]) -> np.ndarray:
-    """Random ids, the padding's not among them: some models give it a position of its own."""
+    """Draw random ids other than the padding id, because some models give padding a position of its own."""
     ids = rng.integers(0, size, shape)
     return np.where(ids == padding, (ids + 1) % size, ids).astype(np.int32)
 
 
 def call_torch(model: Any, pooled: bool, ids: Any, valid: Any, *target: Any) -> Any:
-    """Logits, or states and what they are pooled to; nothing of padding."""
+    """Return torch's logits or hidden states, followed by the pooled state if `pooled`; hidden states at padding are zero."""
     if target:
         return model(ids.long(), attention_mask=valid.long(), decoder_input_ids=target[0].long(), use_cache=False).logits
     found = model(ids.long(), attention_mask=valid.long())
@@ -128,7 +129,7 @@ def call_torch(model: Any, pooled: bool, ids: Any, valid: Any, *target: Any) -> 
 
 
 def call_jax(model: Model, ids: jax.Array, valid: jax.Array, *target: jax.Array) -> jax.Array:
-    """The same."""
+    """Return jax's logits or hidden states, laid out as by `call_torch`."""
     mask = padding_mask(valid)
     if isinstance(model, EncoderDecoder):
         return model(ids, *target, source_mask=mask)
@@ -140,8 +141,10 @@ def call_jax(model: Model, ids: jax.Array, valid: jax.Array, *target: jax.Array)
 
 
 def read_certificate(folder: Path) -> str:
-    """Verdict in the certificate of a folder, and whether it still holds: it is about the weights and their configuration, not
-    about the tokenizer's files, which are only listed."""
+    """Return the verdict in a folder's certificate, and whether the certificate is still valid.
+
+    It covers the weights and their configuration; tokenizer files are listed, but a change to them does not invalidate it.
+    """
     path = folder / NAME
     if not path.is_file():
         return "none; jaxformer convert ... --verify writes one"
@@ -161,11 +164,11 @@ def read_certificate(folder: Path) -> str:
 
 
 def checksums(files: list[Path]) -> dict[str, str]:
-    """The sha256 of each file by its name."""
+    """Return the sha256 of each file, by file name."""
     return {path.name: _digest(path.parent, path.name) for path in files}
 
 
 def _digest(folder: Path, name: str) -> str:
-    """The sha256 of a file beside the certificate; '' where there is none."""
+    """Return the sha256 of a file beside the certificate; '' if there is no such file."""
     found = None if "/" in name or "\\" in name else checksum(folder / name)
     return found["sha256"] if found else ""

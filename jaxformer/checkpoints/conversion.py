@@ -1,4 +1,4 @@
-"""A model from one kind of files into another, read again to see that no bit was lost."""
+"""Convert a model from one file format to another, and read the result back to check that no bit was lost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,25 +24,25 @@ To = Literal["hf", "jax", "torch"]
 
 @dataclass(frozen=True)
 class Converted:
-    """A model that was converted, and what it was converted from and to."""
+    """Converted model, with its source and its files."""
 
     source: Opened
     model: Model
-    """As it was read again."""
+    """Model as read back from the written files."""
     files: list[Path]
-    """All that was written."""
+    """Files that were written."""
     state: Mapping[str, Any]
-    """The tensors in them."""
+    """Tensors in the written files."""
     said: str
-    """The verdict of the round trip."""
+    """Verdict of the round trip."""
 
 
 def convert(
     path: Path, out: Path, to: To, *, family: str | None = None, dtype: str | None = None, verifiable: bool = False
 ) -> Converted:
-    """Write a model into `out`, and read it again; CheckpointError where a bit was lost.
+    """Convert the model at `path` into `out`, and read it back; CheckpointError if a bit was lost.
 
-    `verifiable`: InputError, before anything is written, where there is no model of transformers' to compare with.
+    If `verifiable`, raise InputError before anything is written unless there is a transformers model to compare with.
     """
     refuse_existing(out)
     source = open_path(path, family=family)
@@ -66,13 +66,12 @@ def convert(
 
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    """Of one type, shape and content."""
+    """True if two arrays have the same dtype, shape and bytes."""
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 def round_trip(source: Opened, written: Mapping[str, Any], model: Model, dtype: str | None) -> str:
-    """Verdict on the source's tensors: which are in the file as they were, which come back from `model`, the one that was read
-    again, and which are lost."""
+    """Report what became of the source's tensors: written unchanged, recovered from `model` (which was read back), or lost."""
     said = f"round trip: {len(written)} tensors, read again bit for bit"
     if source.checkpoint is None or dtype is not None:
         return said
@@ -85,7 +84,7 @@ def round_trip(source: Opened, written: Mapping[str, Any], model: Model, dtype: 
 
 
 def fates(source: Checkpoint, family: Family, tensors: Mapping[str, Any], model: Model) -> list[str]:
-    """Phrases for the source's tensors that the file does not hold as they were, one for each thing that became of them."""
+    """Return a phrase for each fate of the source's tensors that were not written unchanged."""
     owns, back = {name: own for own, name in source.names.items()}, to_torch(model, family)
     found: dict[str, list[str]] = {"renamed": [], "unneeded": [], "head": [], "lost": []}
     for name, array in tensors.items():

@@ -1,4 +1,4 @@
-"""What a folder holds, without loading its weights."""
+"""Description of a model folder, without loading its weights."""
 
 import re
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from jaxformer.runs.folder import CONFIG, RunFolder, read_config
 from jaxformer.runs.manifest import Manifest
 
 ADAMW = 4
-"""Weights, gradients and two moments."""
+"""float32 values for each parameter in training with AdamW: weight, gradient and two moments."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """A model by its configuration, and its tensors on disk."""
+    """Configuration of a model, and its tensors on disk."""
 
     kind: str
     config: ModelConfig
@@ -33,7 +33,7 @@ class Description:
 
 
 def describe_folder(folder: Path) -> Description:
-    """What config.json says; CheckpointError where it describes no model."""
+    """Describe a folder by its config.json; CheckpointError if that describes no model."""
     run = RunFolder.open(folder)
     described = read_config(folder)
     try:
@@ -57,7 +57,7 @@ def describe_folder(folder: Path) -> Description:
 
 
 def lines(found: Description, folder: Path) -> dict[str, str]:
-    """What `jaxformer info` prints: a word, and what there is to say."""
+    """Return the lines that `jaxformer info` prints: label -> text."""
     config, shapes = found.config, abstract(found.config)
     check_counts(str(folder), shapes, found.state)
     held = sum(array.nbytes for array in found.state.values())
@@ -78,20 +78,20 @@ def lines(found: Description, folder: Path) -> dict[str, str]:
 
 
 def said(config: ModelConfig) -> str:
-    """The fields that are not what they are by default."""
+    """Format a configuration with the fields that differ from their defaults."""
     shown = (f"{it.name} = {value!r}" for it in fields(config) if (value := getattr(config, it.name)) != it.default)
     return f"{type(config).__name__}({', '.join(shown)})"
 
 
 def longest(config: ModelConfig) -> str:
-    """How many tokens the model reads, and writes."""
+    """Format the longest text, in tokens, that the model reads and writes."""
     if isinstance(config, EncoderDecoderConfig) and config.source.context != config.context:
         return f"{config.source.context:,} tokens of the source, {config.context:,} of the target"
     return f"{config.context:,} tokens"
 
 
 def cache_bytes(config: ModelConfig, itemsize: int) -> int:
-    """Keys and values of one text of full length; an encoder keeps none."""
+    """Bytes of the key-value cache for one text of full length; 0 for an encoder, which has no cache."""
     per_token = 2 * config.kv_heads * config.head_width * itemsize
     if isinstance(config, EncoderDecoderConfig):
         return config.decoder.n_layers * per_token * (config.context + config.source.context)
@@ -99,13 +99,13 @@ def cache_bytes(config: ModelConfig, itemsize: int) -> int:
 
 
 def as_bytes(n: int) -> str:
-    """Bytes as a person reads them."""
+    """Format a number of bytes for people."""
     size, unit = (1e9, "GB") if abs(n) >= 1e9 else (1e6, "MB") if abs(n) >= 1e6 else (1e3, "kB")
     return f"{n / size:,.2f} {unit}"
 
 
 def tensor_table(state: Mapping[str, Any]) -> list[str]:
-    """A line for each tensor: its name, shape and type; layers that have the same are one line."""
+    """Format a table of tensors, a line each: name, shape and dtype; layers with equal shape and dtype share a line."""
     rows: dict[tuple[str, str, str], list[int]] = {}
     for name, array in ((printable(name), array) for name, array in state.items()):
         number = re.search(r"\.(\d+)\.", name)

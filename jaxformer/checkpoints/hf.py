@@ -1,4 +1,4 @@
-"""Folders as transformers writes them: config.json, the weights, and the tokenizer's files."""
+"""Folders in transformers' format (HF directories): config.json, the weights, and the tokenizer's files."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -25,38 +25,38 @@ from jaxformer.validation.fields import nearest
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 LEGACY = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
-"""Endings of tensors' names that transformers renames when it loads them."""
+"""Endings of tensor names that transformers renames on loading: (old, new)."""
 WRAPPERS = "_orig_mod.", "module."
-"""What torch.compile and DataParallel put in front of every name."""
+"""Prefixes that torch.compile and DataParallel add to every tensor name."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model with all that its folder says about it."""
+    """Model, with everything that its folder says about it."""
 
     place: Path
-    """The folder, or the file of its tensors."""
+    """The folder, or the file of tensors."""
     model: Model
     kind: ModelType
     described: Mapping[str, Any]
-    """config.json."""
+    """Contents of config.json."""
     names: Mapping[str, str]
-    """The family's names of tensors -> those of the files."""
+    """Tensor names: the family's -> the files'."""
     unused: Mapping[str, str]
-    """Tensors of heads that the model has none of -> what they are for."""
+    """Names of tensors that belong to heads which the jax model lacks -> the tasks of these heads."""
     headless: bool
-    """Whether its head would be a tensor of its own, and there is none: logits are read out with the embeddings' table."""
+    """True if the model needs an untied head, but the files have none: logits are then computed with the embedding table."""
 
     @property
     def is_base(self) -> bool:
-        """Whether the files hold the base of a model type whose models have heads."""
+        """True if the files hold the base of a model type whose models have heads."""
         return self.headless or (self.kind.headed and all(own != name for own, name in self.names.items()))
 
 
 def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
-    """The model of a folder whose config.json is `described`.
+    """Read the model of a folder whose config.json is `described`.
 
-    CheckpointError names the folder and lists all that is wrong with its description, or with its tensors.
+    CheckpointError names the folder and lists everything that is wrong with its description or its tensors.
     """
     try:
         return checkpoint_of(folder, find_model_type(described["model_type"]), described, unwrapped(open_folder_state(folder)))
@@ -65,7 +65,7 @@ def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
 
 
 def checkpoint_of(place: Path, kind: ModelType, described: Mapping[str, Any], state: Mapping[str, Any]) -> Checkpoint:
-    """The model of a state; ConfigError or ConversionError lists all that is wrong."""
+    """Build the model from a state; ConfigError or ConversionError lists everything that is wrong."""
     names, unused = tensor_names(kind, state)
     check_layers(kind, described, names)
     config = kind.read(described, names)
@@ -80,7 +80,7 @@ def checkpoint_of(place: Path, kind: ModelType, described: Mapping[str, Any], st
 
 
 def check_layers(kind: ModelType, described: Mapping[str, Any], names: Collection[str]) -> None:
-    """ConfigError for more layers than there are tensors, before a model of that size is thought of."""
+    """Raise ConfigError if config.json has more layers than there are tensors, before a model of that size is built."""
     keys = [name for name, key in kind.keys.items() if isinstance(key, Field) and key.name in ("n_layers", "n_decoder_layers")]
     for name in keys:
         if isinstance(layers := described.get(name), int) and layers > len(names):
@@ -88,14 +88,14 @@ def check_layers(kind: ModelType, described: Mapping[str, Any], names: Collectio
 
 
 def head_of(config: ModelConfig, kind: ModelType) -> str | None:
-    """What the family calls the kernel of a head that is not tied; None where there is none."""
+    """Return the family's name for the kernel of an untied head; None if the head is tied or absent."""
     if not isinstance(config, GPTConfig | EncoderDecoderConfig) or config.tied:
         return None
     return kind.family_of(config).torch_names("head.kernel", 1)[0]
 
 
 def find_model_type(name: Any) -> ModelType:
-    """The table of that name; ConfigError where there is none."""
+    """Return the model type with this name; ConfigError if there is none."""
     if name not in list(MODEL_TYPES):
         near = nearest(name, MODEL_TYPES)
         hint = f"did you mean {near!r}? " if near else ""
@@ -104,7 +104,7 @@ def find_model_type(name: Any) -> ModelType:
 
 
 def model_of(state: Mapping[str, Any], config: ModelConfig, family: Family) -> Model:
-    """A model of the tensors' own types; ConversionError lists all that is wrong with them."""
+    """Build a model with the tensors' own dtypes; ConversionError lists everything that is wrong with them."""
     like = abstract(config)
     check_counts("the state", like, state)
     model = to_jax(state, typed(like, state, family), family)
@@ -116,9 +116,9 @@ def model_of(state: Mapping[str, Any], config: ModelConfig, family: Family) -> M
 
 
 def tensor_names(kind: ModelType, found: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The family's names of the tensors found -> these; and which of these are of heads that ours has none of -> their tasks.
+    """Map the family's tensor names to the names found, and names of tensors of heads that the jax model lacks to their tasks.
 
-    A model with a head has a prefix that its base has not. ConversionError where two would be the same tensor.
+    A model with a head has a prefix that its base lacks. ConversionError if two names mean the same tensor.
     """
     added = kind.prefix if kind.headed and not any(name.startswith(kind.prefix) for name in found) else ""
     names: dict[str, str] = {}
@@ -137,7 +137,7 @@ def tensor_names(kind: ModelType, found: Collection[str]) -> tuple[dict[str, str
 
 
 def unwrapped(state: dict[str, Any]) -> dict[str, Any]:
-    """Without what torch.compile or DataParallel puts in front of every name."""
+    """Strip the prefixes that torch.compile or DataParallel adds to every name."""
     for start in WRAPPERS:
         if state and all(name.startswith(start) for name in state):
             state = {name.removeprefix(start): tensor for name, tensor in state.items()}
@@ -145,7 +145,7 @@ def unwrapped(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def typed(like: Model, state: Mapping[str, Any], family: Family) -> Model:
-    """The shapes of a model with the float types that the tensors have."""
+    """Return the abstract model `like`, with the float dtypes of the tensors."""
 
     def leaf_type(name: str, leaf: Any) -> Any:
         layers = leaf.shape[0] if family.stacked(name) else 1
@@ -160,9 +160,10 @@ def typed(like: Model, state: Mapping[str, Any], family: Family) -> Model:
 
 
 def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = None, ids: Mapping[str, int] = {}) -> None:
-    """Write into an empty folder what `AutoModel.from_pretrained` loads; `ids` are the tokens that config.json names.
+    """Write files that `AutoModel.from_pretrained` loads into an empty folder; `ids` are special tokens for config.json.
 
-    Of a source of the same configuration, config.json keeps its other keys. ConversionError lists what has no place there.
+    If `source` is given and has an equal configuration, the other keys of its config.json are kept. ConversionError lists
+    configuration fields that transformers' format cannot express.
     """
     kind, described = describe(model.config, source and source.kind)
     described |= {"bos_token_id": None, "eos_token_id": None, **ids}
@@ -183,9 +184,9 @@ def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = Non
 
 
 def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelType, dict[str, Any]]:
-    """The first model type that has a place for every field, or this one; and config.json's keys.
+    """Return the first model type that can express every field (or the given one), and the contents of config.json.
 
-    ConversionError lists the fields that have no place in it, or in the nearest one.
+    ConversionError lists the fields that the given or the nearest model type cannot express.
     """
     refused: list[str] = []
     for it in (it for it in MODEL_TYPES.values() if it.config is type(config)) if kind is None else [kind]:
@@ -199,7 +200,7 @@ def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelT
 
 
 def names_written(config: ModelConfig, family: Family) -> set[str]:
-    """The names of the tensors that the family has rules for."""
+    """Return the names of the tensors that the family has rules for."""
     leaves = {name: leaf for name, leaf in named_weights(abstract(config)).items() if family.ruled(name)}
     layers = {name: leaf.shape[0] if family.stacked(name) else 1 for name, leaf in leaves.items()}
     return {torch_name for name, n in layers.items() for torch_name in family.torch_names(name, n)}

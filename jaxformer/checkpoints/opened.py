@@ -1,4 +1,4 @@
-"""Models of folders and files: what `save` wrote, a run left behind, or transformers wrote."""
+"""Open models in folders and files, whether written by `save`, by a run, or by transformers."""
 
 import re
 import warnings
@@ -32,41 +32,43 @@ if TYPE_CHECKING:
 
 
 CONFIGS = {"GPT": GPTConfig, "Encoder": EncoderConfig, "EncoderDecoder": EncoderDecoderConfig}
-"""Of the models that are saved, by class."""
+"""Configuration class of each model class that can be saved, by class name."""
 SAVED_REMEDY = "save the model again"
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A model, and what else its folder or file says."""
+    """Model, with everything else that its folder or file says."""
 
     place: Path
     model: Model
     family: Family = TWIN
-    """Whose names its tensors have."""
+    """Family that defines the names of the tensors."""
     checkpoint: Checkpoint | None = None
-    """All that transformers wrote, where it did."""
+    """Checkpoint in transformers' format, if transformers wrote it."""
     words: "Tokenizer | Task | None" = None
-    """How ids are read and written, of a run."""
+    """Tokenizer or task of a run: it encodes and decodes ids."""
 
 
 def load(
     path: Path | str, *, family: Family | str | None = None, config: ModelConfig | None = None, dtype: str | None = None
 ) -> Model:
-    """The model in a folder that `save` or transformers wrote, or that a recipe trained; or of a file that holds a state alone.
+    """Load a model from a folder that `save`, a recipe or transformers wrote, or from a file of tensors.
 
-    A path that is not there is a name on the Hugging Face hub. A file (.safetensors, or .bin, .pt and .pth of tensors alone)
-    needs a `family`: a Family, its name, or a model type of transformers; and the `config`, unless a config.json lies beside
-    it. `dtype` casts the model; None keeps the tensors' own types. InputError where there is no model, CheckpointError where
-    files are damaged, or hold another one: it lists all that is wrong, and no part is loaded.
+    A path that does not exist is taken as a name on the Hugging Face hub. A file (.safetensors, or .bin, .pt and .pth with
+    nothing but tensors) needs a `family`: a Family, its name, or a model type of transformers; and the `config`, unless a
+    config.json lies beside the file. `dtype` casts the model; None keeps the tensors' own dtypes.
+
+    InputError if there is no model. CheckpointError if files are corrupt or hold another model: it lists everything that is
+    wrong, and no part of the model is loaded.
     """
     found = open_path(path, family=family, config=config).model
     return found if dtype is None else cast(found, dtype)
 
 
 def open_path(path: Path | str, *, family: Family | str | None = None, config: ModelConfig | None = None) -> Opened:
-    """The same with all that is known about the model."""
+    """Open a model as `load` does, and return it with everything that is known about it."""
     place = check_file(check_path("path", path))
     if place.is_file():
         return open_file(place, family, config)
@@ -76,7 +78,7 @@ def open_path(path: Path | str, *, family: Family | str | None = None, config: M
 
 
 def open_folder(folder: Path) -> Opened:
-    """The model of a folder of any kind."""
+    """Open a model folder of any of the three kinds."""
     run = RunFolder.open(folder)
     described = read_config(folder)
     if "recipe" in described:
@@ -100,13 +102,13 @@ def open_folder(folder: Path) -> Opened:
 
 
 def check_saved(folder: Path, weights: str) -> None:
-    """CheckpointError where the configuration or the weights of a folder of ours were changed since they were written."""
+    """Raise CheckpointError if config.json or the weights of a saved folder were changed since they were written."""
     for name in (CONFIG, weights):
         Manifest(folder, SAVED_REMEDY).check(name)
 
 
 def of_checkpoint(found: Checkpoint) -> Opened:
-    """A model that transformers wrote; a warning names tensors that are not loaded."""
+    """Wrap a checkpoint of transformers; a warning names the tensors that are not loaded."""
     if found.unused:
         tasks, names = ", ".join(sorted({*found.unused.values()})), listed([*found.unused])
         warnings.warn(f"{found.place}: {names} of a head for {tasks} are not loaded: this model has none", stacklevel=4)
@@ -120,7 +122,7 @@ def of_checkpoint(found: Checkpoint) -> Opened:
 
 
 def open_file(path: Path, family: Family | str | None, config: ModelConfig | None) -> Opened:
-    """The model of a file of tensors."""
+    """Open the model in a file of tensors."""
     if family is None:
         raise InputError(f"{path} holds tensors alone; give their family, one of {', '.join(FAMILIES)}")
     rules = find_family(family)
@@ -142,7 +144,7 @@ def open_file(path: Path, family: Family | str | None, config: ModelConfig | Non
 
 
 def saved_config(described: Mapping[str, Any]) -> tuple[ModelConfig, np.dtype]:
-    """What `save` wrote down of a model; ConfigError where it is something else."""
+    """Return the configuration and dtype that `save` wrote; ConfigError if `described` is something else."""
     try:
         return from_dict(CONFIGS[described["class"]], described["config"]), jnp.dtype(described["dtype"])
     except (KeyError, TypeError, ConfigError) as error:
@@ -150,7 +152,7 @@ def saved_config(described: Mapping[str, Any]) -> tuple[ModelConfig, np.dtype]:
 
 
 def cast(model: Model, dtype: str) -> Model:
-    """The same of another float type; InputError where it cannot hold a number."""
+    """Cast a model to another float dtype; InputError if a number overflows."""
     check_choice("dtype", dtype, DTYPES)
     leaves, structure = jax.tree.flatten(model)
     del model
@@ -162,15 +164,15 @@ def cast(model: Model, dtype: str) -> Model:
 
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-"""What models are called there: `gpt2`, or `owner/model`."""
+"""Pattern of model names on the hub: `gpt2`, or `owner/model`."""
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
-"""What is downloaded; no file there can run code."""
+"""Patterns of files to download; none of these can execute code."""
 
 
 def local_folder(path: Path) -> Path:
-    """The path itself where it is there, or cannot be a name; otherwise the folder into which the hub's files are downloaded.
+    """Return the path itself if it exists or cannot be a hub name; otherwise the folder that the hub's files are downloaded to.
 
-    InputError in one line where that is not possible.
+    A failure is an InputError with a message of one line.
     """
     if path.exists() or not NAME.fullmatch(str(path)) or (path.parent != Path() and path.parent.exists()):
         return path
@@ -182,5 +184,5 @@ def local_folder(path: Path) -> Path:
         ) from None
     try:
         return Path(snapshot_download(str(path), allow_patterns=list(FILES), etag_timeout=5))
-    except Exception as error:  # of many libraries
+    except Exception as error:  # many libraries raise here
         raise InputError(f"{path} is not here, and cannot be had from the hub: {first_line(error)}; give a folder") from None

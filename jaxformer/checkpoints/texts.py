@@ -1,4 +1,4 @@
-"""Texts of a model in a folder: its tokenizer, its ids, and transformers' settings of how tokens are chosen."""
+"""Text settings of a model folder: its tokenizer, special ids, and transformers' generation settings."""
 
 import warnings
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ from jaxformer.runs.folder import CONFIG, TOKENIZER
 from jaxformer.validation.fields import parsed, read_small
 
 GENERATION = "generation_config.json"
-"""transformers' settings of a search; older folders have them in config.json."""
+"""File name of transformers' generation settings; older folders have them in config.json."""
 NONE_CHOSEN: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Ids:
-    """The tokens that begin, end and fill a text, and the rules for those between."""
+    """Special tokens that begin, end and pad a text, and rules for choosing the tokens between."""
 
     start: int | None
     ends: tuple[int, ...]
@@ -33,10 +33,10 @@ class Ids:
 
 
 def read_ids(folder: Path, chosen: Mapping[str, Any] = NONE_CHOSEN) -> Ids:
-    """What generation_config.json says; of ids, config.json where that says nothing, and without such a file of settings too.
-    A warning names settings that are not read.
+    """Read special ids and generation settings from generation_config.json.
 
-    `chosen` has what the command takes in place of a setting, None where its user said so.
+    Ids that are missing there come from config.json; settings come from config.json only if there is no generation_config.json.
+    A warning names ignored settings. `chosen` holds the command's replacements for settings; None: chosen by the user.
     """
     config, settings = said_in(folder / CONFIG), said_in(folder / GENERATION)
     place = GENERATION if (folder / GENERATION).is_file() else CONFIG
@@ -55,7 +55,7 @@ def read_ids(folder: Path, chosen: Mapping[str, Any] = NONE_CHOSEN) -> Ids:
 
 
 def said_in(path: Path) -> dict[str, Any]:
-    """The settings of a file, without those that are null; none where it is not there."""
+    """Read a file of settings, without null values; empty if the file does not exist."""
     try:
         said = parsed(read_small(path)) if path.is_file() else {}
         return {key: value for key, value in said.items() if value is not None}
@@ -64,7 +64,7 @@ def said_in(path: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(found: Opened) -> Tokenizer:
-    """The tokenizer.json of a folder; InputError where there is none, or it is another model's."""
+    """Load a folder's tokenizer.json; InputError if there is none, or it belongs to another model."""
     path = found.place / TOKENIZER
     if not path.is_file():
         raise InputError(
@@ -72,9 +72,9 @@ def read_tokenizer(found: Opened) -> Tokenizer:
             "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     tokenizer = Tokenizer.load(path)
-    tokenizer.backend.encode_special_tokens = False  # a prompt may have them, as in transformers
+    tokenizer.backend.encode_special_tokens = False  # prompts may contain special tokens, as in transformers
     size = tokenizer.backend.get_vocab_size(with_added_tokens=False)
-    if size > found.model.config.vocab_size:  # a token that was added, as Gemma 3's <image>, may be one of another model
+    if size > found.model.config.vocab_size:  # added tokens, as Gemma 3's <image>, may be another model's
         sizes = f"{size} tokens, the model {found.model.config.vocab_size}"
         raise InputError(f"{path} has {sizes}: it is another model's; copy the model's own tokenizer into the folder")
     return tokenizer
@@ -83,7 +83,7 @@ def read_tokenizer(found: Opened) -> Tokenizer:
 def open_translator(
     path: Path, too_long: TooLong = "cut", first: str | None = None, chosen: Mapping[str, Any] = NONE_CHOSEN
 ) -> Translator:
-    """What translates texts, of a run or of another folder; `first` is a token that every target begins with."""
+    """Open a translator from a run or another folder; `first` is a token that every target begins with."""
     found = open_path(path)
     if found.words is not None:
         return load_translator(path, too_long)
@@ -93,7 +93,7 @@ def open_translator(
 def translator_of(
     found: Opened, too_long: TooLong = "cut", first: str | None = None, chosen: Mapping[str, Any] = NONE_CHOSEN
 ) -> Translator:
-    """The same of a folder that no run left."""
+    """Build a translator from a folder that is not a run folder."""
     if not isinstance(found.model, EncoderDecoder):
         raise InputError(f"{found.place} holds a model that does not translate texts; use jaxformer generate")
     tokenizer, ids = read_tokenizer(found), read_ids(found.place, chosen)
@@ -117,39 +117,42 @@ num_assistant_tokens num_assistant_tokens_schedule output_logits output_scores p
 remove_invalid_values return_dict_in_generate return_legacy_cache speculation_type target_lookbehind transformers_version
 use_mtp"""
 SILENT = frozenset(f"{READ} {LENGTHS} {OUTPUTS} {RUNNING}".split())
-"""Settings that are read in whole, that every command has by itself, and that change no text."""
+"""Settings that are read completely, that every command replaces, or that change no text."""
 DRAWING = {"epsilon_cutoff", "eta_cutoff", "min_p", "temperature", "top_h", "top_k", "top_p", "typical_p"}
-"""Settings that count where tokens are drawn."""
+"""Settings that take effect only when tokens are sampled."""
 BEAMS = {"diversity_penalty", "early_stopping", "length_penalty", "num_beam_groups", "renormalize_logits"}
-"""Settings that count where there are several beams."""
+"""Settings that take effect only with several beams."""
 ONE = {
     *("assistant_ensemble_weight", "encoder_repetition_penalty", "guidance_scale", "length_penalty", "num_beam_groups"),
     *("num_beams", "num_return_sequences", "repetition_penalty", "temperature", "top_h", "top_p", "typical_p"),
 }
-"""Settings of which 1 changes nothing; of others it is 0, False, and what is empty."""
+"""Settings whose neutral value is 1; the neutral values of others are 0, False and empty."""
 
 
 def of_search(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What older folders have of them in config.json."""
+    """Return the generation settings that older folders keep in config.json."""
     return {name: config[name] for name in SEARCH.split() if name in config}
 
 
 def rules(found: Mapping[str, Any], ends: tuple[int, ...]) -> dict[str, Any]:
-    """Those that forbid or force tokens, as fields of TokenRules. No bad word is an end, as in transformers."""
+    """Return the settings that forbid or force tokens, as fields of TokenRules.
+
+    End tokens are never bad words, as in transformers; min_length counts the start token.
+    """
     forced = [(place, found.get(f"forced_{name}_token_id")) for place, name in ((0, "bos"), (-1, "eos"))]
     words = [word[0] for word in found.get("bad_words_ids", ()) if len(word) == 1 and word[0] not in ends]
     return {
         "forced": tuple((place, token) for place, token in forced if isinstance(token, int)),
         "suppressed": tuple(sorted({*found.get("suppress_tokens", ()), *words})),
         "no_repeat_ngram": found.get("no_repeat_ngram_size", 0),
-        "min_tokens": max(found.get("min_length", 0) - 1, 0) if found.get("is_encoder_decoder") else 0,  # counts the start
+        "min_tokens": max(found.get("min_length", 0) - 1, 0) if found.get("is_encoder_decoder") else 0,
     }
 
 
 def unread(settings: Mapping[str, Any], found: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that are not read and could change a text.
+    """Return the settings that are ignored here although they could change a text.
 
-    `found` is all that the folder says. `chosen` has what the command takes in place of a setting, None where its user said so.
+    `found` holds all settings of the folder. `chosen` holds the command's replacements for settings; None: chosen by the user.
     """
     idle = SILENT | {name for name in chosen if chosen[name] in (None, settings.get(name))}
     idle |= set() if found.get("do_sample") else DRAWING
@@ -160,7 +163,7 @@ def unread(settings: Mapping[str, Any], found: Mapping[str, Any], chosen: Mappin
 
 
 def unread_part(name: str, value: Any, found: Mapping[str, Any]) -> Any:
-    """What `rules` and `read_ids` leave of a setting; nothing where they read it in whole."""
+    """Return the part of a setting that `rules` and `read_ids` ignore; None or empty if they read it completely."""
     match name:
         case "bad_words_ids":
             return [word for word in value if len(word) != 1]

@@ -1,6 +1,6 @@
-"""The trained model of a run folder, with what reads and writes its ids.
+"""Trained model of a run folder, with the tokenizer or task that encodes and decodes its ids.
 
-Only the JAX side has runs: the twin has none.
+Only the jax side has runs; the torch twin has none.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from jaxformer.validation.fields import read_small
 
 
 def load_trained(path: Path) -> tuple[Model, Tokenizer | Task]:
-    """The model of a run folder with its trained weights, and how its ids are read and written."""
+    """Load the trained model of a run folder, and the tokenizer or task that encodes and decodes its ids."""
     run = RunFolder.open(path)
     try:
         config, words = describe(run)
@@ -33,7 +33,7 @@ def load_trained(path: Path) -> tuple[Model, Tokenizer | Task]:
 
 
 def describe(run: RunFolder) -> tuple[ModelConfig, Tokenizer | Task]:
-    """The model and the symbols of a run; KeyError, TypeError or ConfigError where its config.json names none."""
+    """Return a run's model configuration and tokenizer or task; KeyError, TypeError or ConfigError if config.json is wrong."""
     config = run.config
     recipe = config["recipe"]
     if "task" in recipe:
@@ -49,13 +49,13 @@ def describe(run: RunFolder) -> tuple[ModelConfig, Tokenizer | Task]:
 
 
 def load_tokenizer(run: RunFolder) -> Tokenizer:
-    """The tokenizer of a run; CheckpointError where the file is not the one that the run began with."""
+    """Load a run's tokenizer; CheckpointError if the file is not the one that the run began with."""
     check_tokenizer(run)
     return Tokenizer.load(run.tokenizer)
 
 
 def check_tokenizer(run: RunFolder) -> None:
-    """CheckpointError where it is missing, or another one."""
+    """Raise CheckpointError if a run's tokenizer file is missing, or differs from the one that the run began with."""
     try:
         found = hashlib.sha256(read_small(run.tokenizer)).hexdigest()
     except FileNotFoundError:

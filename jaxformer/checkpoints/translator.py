@@ -1,6 +1,6 @@
-"""Source texts -> target texts, with a trained model and its tokenizer.
+"""Translate source texts to target texts with a trained model and its tokenizer.
 
-Only the JAX side has runs: the twin has none.
+Only the jax side has runs; the torch twin has none.
 """
 
 import warnings
@@ -21,14 +21,14 @@ from jaxformer.models import EncoderDecoder
 from jaxformer.runtime.xla_options import jit
 
 ROWS = 64
-"""Most sources that are translated at once."""
+"""Maximum number of sources in a batch."""
 SHORTEST = 64
-"""Tokens that every target may have."""
+"""Minimum number of tokens that every target may have."""
 TooLong = Literal["cut", "refuse"]
 
 
 class Translation(NamedTuple):
-    """A target, and how likely its search found it."""
+    """Target text, and the score that the search gave it."""
 
     text: str
     score: float
@@ -37,16 +37,16 @@ class Translation(NamedTuple):
 
 @dataclass(frozen=True)
 class Translator:
-    """A model with the tokenizer that it was trained with."""
+    """Model, with the tokenizer that it was trained with."""
 
     model: EncoderDecoder
     tokenizer: Tokenizer
     too_long: TooLong = "cut"
-    """What happens to a source that is longer than the model's table of positions."""
+    """Treatment of a source longer than the model's context: cut it, or refuse it."""
     given_frame: Frame | None = None
-    """The ids around a target, of a model whose tokenizer frames sources by itself. None: the tokenizer's frame both."""
+    """Start, end and padding ids of targets, for a tokenizer that frames sources itself. None: the tokenizer frames both."""
     rules: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of BeamConfig that every search has."""
+    """Fields of SamplingConfig and BeamConfig that apply to every search."""
 
     def __post_init__(self) -> None:
         if self.given_frame is None and self.tokenizer.vocab_size != self.model.config.vocab_size:
@@ -57,20 +57,22 @@ class Translator:
 
     @property
     def frame(self) -> Frame:
-        """The ids that stand around a target, and that fill it up."""
+        """Start, end and padding ids of targets."""
         return self.tokenizer.frame if self.given_frame is None else self.given_frame
 
     def greedy(self, texts: Sequence[str]) -> list[str]:
-        """The targets that take the likeliest token at each place; an empty text has an empty one."""
+        """Translate greedily: each token is the likeliest at its place. An empty text gives an empty target."""
         return self._in_batches(texts, self._greedy, "")
 
     def beam(self, texts: Sequence[str], beam: BeamConfig = BeamConfig()) -> list[list[Translation]]:
-        """The `n_best` targets of each text that a beam finds, the best first; an empty text has as many empty ones."""
+        """Return the `n_best` targets of each text that beam search finds, best first; an empty text has empty targets."""
         return self._in_batches(texts, lambda ids, valid: self._beam(ids, valid, beam), [Translation("", 0.0)] * beam.n_best)
 
     def alignment(self, text: str, target: str) -> tuple[np.ndarray, list[str], list[str]]:
-        """What each token of a target looks at in its source, `T S`: the last layer's cross-attention, averaged over heads;
-        and the tokens of both, the ends among them."""
+        """Return cross-attention weights `T S` of the last layer, averaged over heads, and the tokens of target and source.
+
+        The end tokens are included.
+        """
         (source,) = self._encode([text])
         ids = self.tokenizer.encode(target)[: self.model.config.context - 1]
         read = np.concatenate([[self.frame.start], ids]).astype(np.int32)
@@ -83,7 +85,7 @@ class Translator:
         return [self.tokenizer.decode([int(i)]) for i in ids]
 
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of sources, each with the end behind it; one that is too long is cut, or refused."""
+        """Encode sources, each with the end token appended; sources that are too long are cut or refused."""
         most, framed = self.model.config.source.context - 1, self.given_frame is not None
         rows = self.tokenizer.encode_all(texts, special=framed)
         ends = [row[-1] if framed and len(row) else self.frame.end for row in rows]
@@ -96,8 +98,10 @@ class Translator:
         return [np.append(row[:most], end).astype(np.int32) for row, end in zip(rows, ends, strict=True)]
 
     def _in_batches(self, texts: Sequence[str], decode: Any, empty: Any) -> list[Any]:
-        """Whatever `decode` gives for each text, in their order: sources of like lengths go together, and no text changes
-        what another gets."""
+        """Apply `decode` to batches of sources with similar lengths; return the results in the order of `texts`.
+
+        The result of a text does not depend on the other texts.
+        """
         rows = self._encode(texts)
         filled = [i for i, text in enumerate(texts) if text.strip()]
         results: list[Any] = [empty] * len(texts)
@@ -124,11 +128,14 @@ class Translator:
         ]
 
     def _room(self, ids: np.ndarray) -> int:
-        """The most tokens that a target may have: SHORTEST, or twice the source's width, which no other source decides."""
+        """Maximum number of target tokens: SHORTEST, or twice the source's padded width, which no other source affects."""
         return min(self.model.config.context, max(SHORTEST, 2 * bucket(ids.shape[1])))
 
     def _text(self, ids: np.ndarray) -> str:
-        """Target up to its end: of a run on one line, of another folder as transformers decodes it, spaces around it too."""
+        """Decode a target up to its end token.
+
+        A run's target is one line, stripped; that of another folder keeps its spaces, as in transformers.
+        """
         ends = np.flatnonzero(ids == self.frame.end)
         ids = ids[: ends[0]] if ends.size else ids
         text = self.tokenizer.decode(ids[ids < self.tokenizer.vocab_size])
@@ -136,12 +143,12 @@ class Translator:
 
 
 def one_line(text: str) -> str:
-    """Text with a space for every end of a line."""
+    """Replace line ends with spaces."""
     return text.replace("\n", " ")
 
 
 def load_translator(path: Path, too_long: TooLong = "cut") -> Translator:
-    """The model and the tokenizer of a run folder; InputError where the run is of another kind."""
+    """Load the translator of a run folder; InputError if the run's model does not translate texts."""
     model, words = load_trained(path)
     if not isinstance(model, EncoderDecoder) or not isinstance(words, Tokenizer):
         raise InputError(f"{path} holds a model that does not translate texts; use jaxformer generate")
@@ -149,14 +156,14 @@ def load_translator(path: Path, too_long: TooLong = "cut") -> Translator:
 
 
 def _chunks(widths: Mapping[int, int]) -> Iterator[list[int]]:
-    """Numbers of sources, those of one width together, at most ROWS of them."""
+    """Yield batches of indices of sources: equal widths, at most ROWS a batch."""
     for width in sorted(set(widths.values())):
         alike = [i for i in widths if widths[i] == width]
         yield from (alike[first : first + ROWS] for first in range(0, len(alike), ROWS))
 
 
 def _padded(rows: list[np.ndarray], pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows as one array, its height a power of two so that few shapes are compiled; the rows more repeat the last one."""
+    """Pad rows to one array, and repeat the last row up to a power of two of rows: fewer shapes to compile."""
     rows = rows + [rows[-1]] * (2 ** (len(rows) - 1).bit_length() - len(rows))
     lengths = np.array([len(row) for row in rows])
     valid = np.arange(lengths.max()) < lengths[:, None]

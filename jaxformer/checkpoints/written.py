@@ -1,4 +1,4 @@
-"""Models into folders."""
+"""Write models to folders."""
 
 import json
 from dataclasses import asdict
@@ -31,19 +31,20 @@ TOKENIZER_FILES = [
     *("source.spm", "special_tokens_map.json", "spiece.model", "target.spm", "tokenizer.json", "tokenizer.model"),
     *("tokenizer_config.json", "vocab.json", "vocab.txt"),
 ]
-"""Files beside the weights that say how text becomes ids, and how ids are chosen."""
+"""Files beside the weights that define the tokenizer and the generation settings."""
 FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
-"""tokenizer_config.json: transformers' class that reads any tokenizer.json."""
+"""Contents of tokenizer_config.json: transformers' class that reads any tokenizer.json."""
 
 
 def save(model: Model, folder: Path | str, like: Like = "jax", *, source: Path | str | None = None) -> None:
-    """Write a model's configuration and its weights.
+    """Write a model's configuration and weights to a new folder.
 
-    Like "jax": config.json and weights.safetensors, in torch_ref's layout. Like "hf": config.json and model.safetensors, which
-    transformers' `AutoModel.from_pretrained` loads. `source` is the folder that the model came from: its tokenizer is copied,
-    and where transformers wrote it, config.json keeps its other keys with "hf". The folder appears whole or not at all.
-    InputError if it exists, or the model is none of GPT, Encoder and EncoderDecoder, or one that `load` would refuse: it names
-    the leaf. ConversionError where transformers has no such model; CheckpointError where the folder cannot be written.
+    With like="jax": config.json and weights.safetensors, in torch_ref's layout. With like="hf": config.json and
+    model.safetensors, which transformers' `AutoModel.from_pretrained` loads. `source` is the folder that the model came from:
+    its tokenizer is copied, and if transformers wrote it, "hf" keeps the other keys of its config.json. The write is atomic:
+    the folder appears whole or not at all. InputError if the folder exists, if the model is not a GPT, Encoder or
+    EncoderDecoder, or if `load` would refuse it (the message names the leaf). ConversionError if transformers has no such
+    model; CheckpointError if the folder cannot be written.
     """
     if not isinstance(model, Model):
         raise InputError(f"{type_of(model)} cannot be saved; give a model of class {', '.join(CONFIGS)}")
@@ -52,7 +53,7 @@ def save(model: Model, folder: Path | str, like: Like = "jax", *, source: Path |
 
 
 def write_folder(model: Model, folder: Path, like: Like, source: Opened | None) -> None:
-    """The same, of a source that is open."""
+    """Write a model to a new folder, as `save` does, with a source that is open already."""
     model = whole_model(model)
     try:
         with new_folder(folder) as unfinished:
@@ -71,7 +72,7 @@ def write_folder(model: Model, folder: Path, like: Like, source: Opened | None) 
 
 
 def run_tokenizer(source: Opened | None) -> "Tokenizer | None":
-    """The tokenizer of a run."""
+    """Return the tokenizer of the source if it is a run with one, else None."""
     if source is None or source.words is None:
         return None
     from jaxformer.data.tokenizers import Tokenizer
@@ -80,7 +81,7 @@ def run_tokenizer(source: Opened | None) -> "Tokenizer | None":
 
 
 def special_ids(source: Opened | None) -> dict[str, int]:
-    """The keys of config.json that name the special tokens of a run."""
+    """Return the config.json keys that name the special tokens of a run."""
     if (words := run_tokenizer(source)) is None:
         return {}
     ids = {"bos_token_id": words.start, "eos_token_id": words.end, "decoder_start_token_id": words.start}
@@ -88,7 +89,7 @@ def special_ids(source: Opened | None) -> dict[str, int]:
 
 
 def write_tokenizer(source: Opened, folder: Path) -> None:
-    """Copy the tokenizer's files, and how ids are chosen, where there are any; of a run, write them."""
+    """Copy the tokenizer's files and generation settings, if there are any; for a run, write its tokenizer."""
     for name in TOKENIZER_FILES if source.place.is_dir() else ():
         if (source.place / name).is_file():
             (folder / name).write_bytes(read_small(source.place / name))
@@ -98,11 +99,11 @@ def write_tokenizer(source: Opened, folder: Path) -> None:
 
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")
-"""The types that are written and read."""
+"""Dtypes that `save` writes and `load` reads."""
 
 
 def whole_model(model: Model) -> Model:
-    """The same model, its numbers in the machine's byte order; InputError names the first leaf that `load` would refuse."""
+    """Return the model in native byte order; InputError names the first leaf that `load` would refuse."""
     wanted, found = _leaves(abstract(model.config)), _leaves(model)
     kind = type(model).__name__
     if odd := next((name for name in found if name not in wanted), None):
@@ -119,12 +120,12 @@ def whole_model(model: Model) -> Model:
 
 
 def _leaves(model: Model) -> dict[str, Any]:
-    """Every leaf by its name, and what is None too."""
+    """Return every leaf by name, None leaves included."""
     return {path_name(path): leaf for path, leaf in jax.tree.leaves_with_path(model, is_leaf=lambda leaf: leaf is None)}
 
 
 def _fault(leaf: Any, shape: tuple[int, ...]) -> str:
-    """Why a leaf would not be read again, and what to do; empty where it would."""
+    """Return why `load` would refuse a leaf, and what to do about it; '' if it would not."""
     if isinstance(leaf, Tracer):
         return "is traced and has no numbers yet; save the model outside of jax.jit, jax.grad and jax.vmap"
     if not isinstance(leaf, jax.Array | np.ndarray) or isinstance(leaf, np.ma.MaskedArray):
@@ -144,7 +145,7 @@ def _fault(leaf: Any, shape: tuple[int, ...]) -> str:
 
 
 def _described(leaf: Any) -> str:
-    """A leaf in a few words."""
+    """Describe a leaf in a few words."""
     return "None" if leaf is None else type_of(leaf)
 
 

@@ -1,1 +1,1 @@
-"""The `jaxformer` command: one file a command, all of them listed in commands.py."""
+"""The `jaxformer` command: one file for each subcommand, all listed in commands.py."""

@@ -1,4 +1,4 @@
-"""Every command by name, and the help that lists them. A command's module is imported when it is called."""
+"""List of the commands, and the help that shows it. A command's module is imported when the command is called."""
 
 import difflib
 from importlib import import_module
@@ -8,16 +8,16 @@ from jaxformer.errors import InputError
 
 
 class Command(NamedTuple):
-    """What the list says about a command, and where it is."""
+    """Entry in the list of commands."""
 
     entry: str
-    """A module, whose `main(arguments)` runs the command and returns the exit code (None means 0), or `module:function`."""
+    """Module whose `main(arguments)` runs the command and returns the exit code (None means 0), or `module:function`."""
     summary: str
     example: str
-    """Arguments after the command's name."""
+    """Example of the arguments after the command's name."""
 
     def run(self, arguments: list[str]) -> int | None:
-        """Import the module and call the function."""
+        """Import the module and call its function."""
         module, _, function = self.entry.partition(":")
         return getattr(import_module(module), function or "main")(arguments)
 
@@ -28,7 +28,7 @@ GROUPS = {
     "bench": "Measure speed beside PyTorch, transformers and Flax",
     "": "Use a trained model, and run in several processes",
 }
-"""The first of a command's two words -> the heading of its group; commands of one word are in the last group."""
+"""First word of a command -> heading of its group; commands of one word are in the last group."""
 
 COMMANDS = {
     "parity compare": Command(
@@ -135,7 +135,7 @@ COMMANDS = {
 
 
 def find(arguments: list[str]) -> tuple[Command, list[str]]:
-    """The command that the first one or two words name, and the arguments after it; InputError where they name none."""
+    """Find the command that the first one or two words name, and return it with the rest; InputError if there is none."""
     for n_words in (2, 1):
         if command := COMMANDS.get(" ".join(arguments[:n_words])):
             return command, arguments[n_words:]
@@ -144,7 +144,7 @@ def find(arguments: list[str]) -> tuple[Command, list[str]]:
 
 
 def unknown(group: str, word: str) -> InputError:
-    """Names the nearest command of a group; outside of the groups, of all."""
+    """Return an error that suggests the nearest command: of the group, or of all."""
     names = {_split(name)[1]: name for name in COMMANDS if group in ("", _split(name)[0])}
     names |= {} if group else {name: name for name in GROUPS if name}
     near = difflib.get_close_matches(word, names, 1)
@@ -153,7 +153,7 @@ def unknown(group: str, word: str) -> InputError:
 
 
 def usage(group: str = "") -> str:
-    """The commands of a group, or of all groups, each with its line and an example."""
+    """Format the commands of a group, or of all groups, each with its summary and an example."""
     lines, width = [f"usage: {_call(group)} COMMAND ...", ""], max(map(len, COMMANDS))
     for shown in [group] if group else GROUPS:
         lines.append(f"{GROUPS[shown]}:")
@@ -168,7 +168,7 @@ def usage(group: str = "") -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The group of a command and its last word: 'train qa' -> ('train', 'qa'), 'generate' -> ('', 'generate')."""
+    """Split a command's name into its group and last word: 'train qa' -> ('train', 'qa'), 'generate' -> ('', 'generate')."""
     group, _, word = name.rpartition(" ")
     return group, word
 

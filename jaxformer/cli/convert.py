@@ -1,4 +1,4 @@
-"""`jaxformer convert`: a model from one framework's files into another's."""
+"""`jaxformer convert`: convert a model from one framework's files to another's."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,23 +12,24 @@ from jaxformer.runtime.compilation_cache import CacheFlag, use_cache
 
 @dataclass(frozen=True, kw_only=True)
 class Convert(CacheFlag):
-    """Convert a model, and read it again to see that no bit was lost. Exit code 0: it was not; 1: --verify found a
-    difference."""
+    """Convert a model, and read it back to check that no bit was lost. Exit code 0: equal; 1: --verify found a difference."""
 
     source: tyro.conf.Positional[Path]
-    """A folder of transformers' or of ours, a name on the Hugging Face hub, or a file of tensors (with --family)."""
+    """A folder written by transformers or jaxformer, a name on the Hugging Face hub, or a file of tensors (with --family)."""
     out: tyro.conf.Positional[Path]
-    """The folder to write; with --to torch a file that ends in .safetensors or .pt."""
+    """The folder to write; with --to torch, a file that ends in .safetensors or .pt."""
     to: Literal["hf", "jax", "torch"]
-    """hf: a folder that transformers loads. jax: a folder that jaxformer loads. torch: a state_dict, under the names that
-    transformers or the family has, or else those of torch_ref."""
+    """hf: a folder that transformers loads. jax: a folder that jaxformer loads. torch: a state_dict, with the tensor names of
+    transformers or of the family, else those of torch_ref.
+    """
     family: str | None = None
-    """Whose names the tensors of a file have, as gpt2 or nanogpt; its config.json lies beside it."""
+    """Family that names the tensors of a file, as gpt2 or nanogpt; the file's config.json lies beside it."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Type of the weights. None: as they are."""
+    """Type of the weights. None: unchanged."""
     verify: bool = False
-    """Compare with transformers' own model of the source, and write the verdict into parity.json in the folder; of a file,
-    into FILE.parity.json beside it."""
+    """Compare with transformers' own model of the source, and write the verdict to parity.json in the folder, or for a file, to
+    FILE.parity.json beside it.
+    """
 
 
 def main(arguments: list[str]) -> int:

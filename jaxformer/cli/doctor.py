@@ -1,4 +1,4 @@
-"""`jaxformer doctor`: the packages and the machine, and whether this jaxlib computes right."""
+"""`jaxformer doctor`: show packages and machine, and check that this jaxlib computes correctly."""
 
 import importlib.metadata
 import os
@@ -17,12 +17,13 @@ from jaxformer.runtime.xla_options import IN_FLAGS, NEWEST_TRIED, cure, faults, 
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor:
-    """Show versions, devices and threads, run programs that releases of jaxlib compute wrong, each in a process of its own, and
-    say what jaxformer switches off. Exit code 0, or 1 where something is wrong and not cured."""
+    """Show versions, devices and threads; run programs that some releases of jaxlib compute wrong, each in a process of its
+    own; and say what jaxformer switches off. Exit code 0, or 1 if something is wrong and has no cure.
+    """
 
 
 def main(arguments: list[str]) -> int:
-    """Print what is found; the verdict last."""
+    """Print diagnostics, the verdict last."""
     parse(Doctor, arguments, prog="jaxformer doctor")
     check_jax()
     print("\n".join(machine()), flush=True)
@@ -66,14 +67,14 @@ def machine() -> Iterator[str]:
 
 
 def word(outcome: Outcome) -> str:
-    """What a program came to."""
+    """Format the outcome of a program in a word or a short text."""
     if outcome.error:
         return f"ends: {outcome.error}" if outcome.crashed else outcome.error[:60]
     return "right" if outcome.value else "wrong"
 
 
 def advice(options: dict[str, Any], cured: list[Any]) -> Iterator[str]:
-    """What is switched off, why, and what a user's own programs need."""
+    """Yield lines on what is switched off, why, and what a user's own programs need."""
     if options:
         named = ", ".join(f"{name}={value!r}" for name, value in options.items())
         reports = ", ".join(fault.report for fault in faults())

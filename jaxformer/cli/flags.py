@@ -1,4 +1,4 @@
-"""Dataclasses as command-line flags, and every refusal as one line. Imports no jax, so that --help is quick."""
+"""Command-line flags from dataclasses, and errors as one line. Does not import jax, so that --help is quick."""
 
 import contextlib
 import difflib
@@ -25,11 +25,11 @@ from jaxformer.runtime.stdio import kept_streams, lead_nowhere, restore_streams
 T = TypeVar("T")
 EMPTY = "it is empty; give a path"
 NARROWEST, WIDEST = 40, 10_000
-"""Columns of help, at least, and of a refusal, which is one line."""
+"""Minimum width of help in columns, and the width of an error message, which is one line."""
 
 
 def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | None = None) -> T:
-    """A dataclass from flags; InputError in one line for a flag or value that does not fit, with the nearest name."""
+    """Parse flags into a dataclass; InputError, in one line with the nearest name, for a flag or value that does not fit."""
     import tyro
 
     printed = io.StringIO()
@@ -53,7 +53,7 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
 
 
 def _about_dashes(message: str, arguments: Sequence[str]) -> str:
-    """The message; where a value is missing because a word begins with a dash, what to write in its place."""
+    """Return the message; if a value is missing because a word begins with a dash, return what to write instead."""
     missing = re.match(r"Missing value for argument '(-*)(.*?)'", message)
     if missing and missing[1]:
         flag = "".join(missing.groups())
@@ -66,7 +66,7 @@ def _about_dashes(message: str, arguments: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _terminal(arguments: Sequence[str]) -> Iterator[None]:
-    """Inside, tyro writes its help for the terminal, and a refusal without colours and ends of lines, which are not for it."""
+    """Context manager: tyro formats help for the terminal's width, and errors without colours and line breaks."""
     changes = {"COLUMNS": str(WIDEST), "TERM": "dumb"}
     if {"-h", "--help"} & {*arguments}:
         changes = {"COLUMNS": str(max(NARROWEST, shutil.get_terminal_size().columns))}
@@ -81,7 +81,7 @@ def _terminal(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _with_files() -> contextlib.AbstractContextManager[Any]:
-    """Inside, a FixedTable is read from a file, and an empty path is refused: it would be the current folder."""
+    """Context manager: a FixedTable is read from a file, and an empty path, which would be the current folder, is refused."""
     from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
     registry = ConstructorRegistry()
@@ -119,7 +119,7 @@ def _path(name: str) -> Path:
 
 
 def flag_names(value: Any, start: str = "--") -> list[str]:
-    """Every flag of a dataclass, nested ones with a dot."""
+    """Return every flag of a dataclass; nested ones have a dot."""
     names = []
     for field in fields(value):
         flag = start + field.name.replace("_", "-")
@@ -129,7 +129,7 @@ def flag_names(value: Any, start: str = "--") -> list[str]:
 
 
 def peek(arguments: Sequence[str], flag: str) -> str | None:
-    """The value of one flag before the others are parsed, `--flag value` or `--flag=value`; the last one counts."""
+    """Return the value of one flag before the others are parsed, `--flag value` or `--flag=value`; the last one counts."""
     found = None
     for i, argument in enumerate(arguments):
         if argument == flag and i + 1 < len(arguments):
@@ -140,10 +140,10 @@ def peek(arguments: Sequence[str], flag: str) -> str | None:
 
 
 def run(main: Callable[[list[str]], int | None]) -> NoReturn:
-    """Call main with the command line and exit with the code it returns, None for 0.
+    """Call main with the command line, and exit with the code that it returns; None means 0.
 
-    A JaxformerError is one line on stderr and exit code 2, and so is what the system refuses; `-v` before the command shows
-    the traceback in its place. A bug of ours is a traceback and code 2 too: 1 is a command's own answer, as "different".
+    A JaxformerError, or an error of the operating system, is one line on stderr and exit code 2; `-v` before the command shows
+    the traceback instead. A bug in jaxformer is a traceback and code 2 too: code 1 is a command's own answer, as "different".
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -155,7 +155,7 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
 
 
 def _code_of(main: Callable[[list[str]], int | None]) -> Any:
-    """What main returns, or that of an error, which is told."""
+    """Call main, and return its exit code; an error is reported, and its code returned."""
     verbose = is_verbose()
     try:
         code = main(sys.argv[1 + verbose :])
@@ -163,10 +163,10 @@ def _code_of(main: Callable[[list[str]], int | None]) -> Any:
         sys.stdout.flush()
         if line := stated():
             _tell(line)
-    except KeyboardInterrupt:  # of Python's own, or raised by the user's code: a signal ends the process otherwise
+    except KeyboardInterrupt:  # from Python or the user's code: a signal ends the process otherwise
         _tell("stopped by KeyboardInterrupt")
         code = 130
-    except SystemExit as stop:  # rich ends the process where nobody reads any more
+    except SystemExit as stop:  # rich exits when the reader of its output is gone
         code = 141 if isinstance(stop.__context__, BrokenPipeError) else stop.code
     except Exception as error:
         restore_streams()
@@ -185,7 +185,7 @@ def _code_of(main: Callable[[list[str]], int | None]) -> Any:
 
 
 def _worded_once() -> Callable[..., str]:
-    """Makes a line of a warning, and nothing of one that comes again."""
+    """Return a formatter that writes a warning as one line, and '' for a warning that was written before."""
     told = set[str]()
 
     def worded(message: Warning | str, *_: Any) -> str:
@@ -198,14 +198,14 @@ def _worded_once() -> Callable[..., str]:
 
 
 def _tell(line: str) -> None:
-    """On stderr, where somebody reads it."""
+    """Print a line to stderr; errors in writing are ignored."""
     restore_streams()
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr)
 
 
 def _first_line(box: str) -> str:
-    """tyro draws a box, of lines or of dashes; its first paragraph is the message, after what it could not parse."""
+    """Extract the message from tyro's box of lines or dashes: its first paragraph, reworded if a value could not be parsed."""
     words: list[str] = []
     for line in box.splitlines()[1:]:
         text = line.strip("│ ")

@@ -30,7 +30,7 @@ class Generate(CacheFlag):
     prompt: str | None = None
     """The text to continue, or the source, in characters of the model's vocabulary. None: the start of a text."""
     tokens: int = 200
-    """Most tokens to write."""
+    """Maximum number of tokens to write."""
     temperature: float | None = None
     """Divides the logits; 0 takes the likeliest token. None: 1 for a text, 0 for a target."""
     top_k: int = 0
@@ -40,11 +40,11 @@ class Generate(CacheFlag):
     min_p: float = 0.0
     """Keep tokens of at least this fraction of the likeliest one's probability."""
     repetition_penalty: float = 1.0
-    """Above 1, tokens that were there before become less likely; 1 changes nothing."""
+    """Above 1, makes tokens that occurred before less likely; 1 changes nothing."""
     seed: int = 0
     """Seed of the random numbers."""
     mesh: str | None = None
-    """Devices by axes, as tensor=4: weights and cache are cut. None: one device."""
+    """Devices by axes, as tensor=4: weights and cache are sharded. None: one device."""
 
     def __post_init__(self) -> None:
         check_size("tokens", self.tokens)
@@ -54,18 +54,18 @@ class Generate(CacheFlag):
 
     @property
     def given(self) -> list[str]:
-        """The names of SAMPLING that are not left as they are."""
+        """Names of the flags in SAMPLING that differ from their defaults."""
         return [name for name in SAMPLING if getattr(self, name) != getattr(Generate, name)]
 
     @property
     def chosen(self) -> dict[str, None]:
-        """The settings of a folder that its user decides: nothing is drawn at a temperature of 0."""
+        """Settings of a folder that the user's flags replace; nothing is sampled at a temperature of 0."""
         from jaxformer.checkpoints.texts import DRAWING
 
         return dict.fromkeys(["do_sample", *self.given, *(DRAWING if self.temperature == 0 else ())])
 
     def sampling(self, default_temperature: float) -> SamplingConfig:
-        """How each token is chosen."""
+        """Return the settings for choosing tokens."""
         return SamplingConfig(
             temperature=default_temperature if self.temperature is None else self.temperature,
             top_k=self.top_k,
@@ -76,11 +76,11 @@ class Generate(CacheFlag):
 
 
 SAMPLING = "tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"
-"""The flags that say how much is written, and how it is drawn."""
+"""Flags that say how much is written, and how tokens are chosen."""
 
 
 def main(arguments: list[str]) -> None:
-    """Print the prompt and what follows it, or the target."""
+    """Print the prompt and its continuation, or the target."""
     flags = parse(Generate, arguments, prog="jaxformer generate")
     use_cache(flags.cache)
     from jaxformer.checkpoints.opened import open_path
@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> None:
 
 
 def written(flags: Generate, found: "Opened") -> str:
-    """What a model of any kind writes."""
+    """Write with a model of any kind."""
     from jaxformer.data.tokenizers import Tokenizer
 
     if found.words is None:
@@ -110,7 +110,7 @@ def written(flags: Generate, found: "Opened") -> str:
 
 
 def write_text(flags: Generate, found: "Opened") -> str:
-    """What a model writes that no run left: a GPT after the prompt, or the target of a source."""
+    """Write with a model that is not of a run: a GPT continues the prompt, an encoder-decoder writes the target of a source."""
     import jax
     import numpy as np
 
@@ -138,7 +138,7 @@ def write_text(flags: Generate, found: "Opened") -> str:
 
 
 def continue_text(flags: Generate, model: Any, tokenizer: "Tokenizer") -> str:
-    """The prompt and what the model writes after it."""
+    """Return the prompt and its continuation."""
     import jax
 
     from jaxformer.decoding import generate
@@ -150,7 +150,7 @@ def continue_text(flags: Generate, model: Any, tokenizer: "Tokenizer") -> str:
 
 
 def write_target(flags: Generate, model: Any, task: "Task") -> str:
-    """What the model writes for the source in the prompt."""
+    """Return the target of the source in the prompt."""
     import jax
 
     from jaxformer.data.tasks import EOS, SOS

@@ -1,4 +1,4 @@
-"""`jaxformer info`: what a folder holds, and what training takes of each device of a mesh."""
+"""`jaxformer info`: show what a folder holds, and what training takes on each device of a mesh."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,31 +11,31 @@ from jaxformer.errors import InputError
 from jaxformer.validation.fields import check_number, check_size
 
 MOST_DEVICES = 4096
-"""That a step is compiled for: each simulated one takes time and memory. Shapes alone know no bound."""
+"""Maximum number of devices to compile a step for: simulated ones take time and memory. Shapes alone have no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """Say what a folder holds: its family and configuration, how large it is, and whether it was certified."""
+    """Show what a folder holds: its family and configuration, its size, and whether it was certified."""
 
     path: tyro.conf.Positional[Path]
-    """A folder of transformers' or of ours, or a name on the Hugging Face hub. With --mesh also a preset, or a config.json."""
+    """A folder of transformers or jaxformer, or a name on the Hugging Face hub. With --mesh also a preset, or a config.json."""
     tensors: bool = False
     """List the tensors too."""
     mesh: str | None = None
-    """Devices by axes, as fsdp=64 or data=8,tensor=8: what training on them takes, with nothing allocated."""
+    """Devices by axes, as fsdp=64 or data=8,tensor=8: show what training on them takes, with nothing allocated."""
     batch: int | None = None
-    """Sequences a step, of full length. With --mesh: the step is compiled for simulated devices, and its buffers counted."""
+    """Sequences per step, of full length. With --mesh, the step is compiled for simulated devices and its buffers counted."""
     parts: int = 1
-    """Parts of a batch whose gradients are added up, for less memory (gradient accumulation)."""
+    """Number of parts of a batch whose gradients are added up, to save memory (gradient accumulation)."""
     device_flops: float = 1e15
-    """Operations a second of one device, for the time on paper (an H100 in bfloat16: 1e15)."""
+    """Operations per second of one device, for the time on paper (an H100 in bfloat16: 1e15)."""
     link: float = 4e11
-    """Bytes a second that a device receives, for the time on paper (NVLink of an H100: 4e11)."""
+    """Bytes per second that a device receives, for the time on paper (NVLink of an H100: 4e11)."""
 
 
 def main(arguments: list[str]) -> None:
-    """Print a line for each thing there is to say."""
+    """Print a line for each fact about the folder."""
     flags = parse(Info, arguments, prog="jaxformer info")
     if flags.mesh is not None:
         predict(flags)
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
 
 
 def check_parts(batch: int | None, parts: int, mesh: MeshConfig) -> None:
-    """ConfigError, or an InputError, for a batch that cannot be cut into so many parts, each of them by the mesh."""
+    """Raise ConfigError or InputError if a batch cannot be split into so many parts, each divided by the mesh."""
     check_size("parts", parts)
     if batch is None:
         if parts > 1:
@@ -72,7 +72,7 @@ def check_parts(batch: int | None, parts: int, mesh: MeshConfig) -> None:
 
 
 def predict(flags: Info) -> None:
-    """What a training takes of each device."""
+    """Print what training takes on each device."""
     mesh = MeshConfig.read(flags.mesh or "")
     check_number("--device-flops", flags.device_flops, 0, open_below=True)
     check_number("--link", flags.link, 0, open_below=True)

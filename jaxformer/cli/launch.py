@@ -1,4 +1,4 @@
-"""`jaxformer launch`: a command in several processes, all on this machine, or this one of many."""
+"""`jaxformer launch`: run a command in several processes, all on this machine or one of many."""
 
 import sys
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ class Launch:
     """Run a command in several processes that train one model, as in: launch --processes 2 -- train shakespeare --mesh data=2.
 
     With --processes alone, all of them are started here. With --coordinator and --process too, this is one of them. Without any
-    of these three, who this process is comes from Slurm, Open MPI, Kubernetes or Cloud TPU. All need one file system.
+    of these three, Slurm, Open MPI, Kubernetes or Cloud TPU assign this process its number. All processes need one file system.
     """
 
     processes: int | None = None
-    """How many processes there are."""
+    """Number of processes."""
     coordinator: str | None = None
     """Host and port where process 0 waits for the others, as node1:1234."""
     process: int | None = None
-    """The number of this process, from 0."""
+    """Number of this process, from 0."""
     devices: int | None = None
-    """Simulated CPU devices of each process."""
+    """Number of simulated CPU devices in each process."""
     wait: int = 300
-    """Seconds in which all processes have to come."""
+    """Seconds in which all processes have to arrive."""
     patience: int = 1800
     """Seconds for the first step, evaluation and checkpoint. The next ones may take 30, or three times the longest so far."""
 
@@ -42,7 +42,7 @@ class Launch:
 
 
 def main(arguments: list[str]) -> int | None:
-    """Start the processes, or join the others; then run the command behind `--`."""
+    """Start the processes, or join the others; then run the command after `--`."""
     flags, command = split(arguments)
     launch = parse(Launch, flags, prog="jaxformer launch")
     if len(command) < 2 or command[0] != "train":
@@ -67,11 +67,11 @@ def main(arguments: list[str]) -> int | None:
     facts = {"processes": found.seat.count, "command": " ".join(command)}
     with joined(found, facts, devices=launch.devices, wait=launch.wait, limits=Limits(patience=launch.patience)):
         code = dispatch(command)
-    return code if found.seat.number == 0 else sys.exit(code)  # what is said at the end, process 0 says
+    return code if found.seat.number == 0 else sys.exit(code)  # only process 0 prints the last message
 
 
 def split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The flags in front of `--`, and the command behind it."""
+    """Split arguments into the flags before `--` and the command after it."""
     if "--" not in arguments:
         return arguments, []
     place = arguments.index("--")

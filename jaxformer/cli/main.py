@@ -1,4 +1,4 @@
-"""The `jaxformer` command. Modules are imported after it catches Ctrl-C, and a command's own when it is called."""
+"""The `jaxformer` command. Modules are imported only after Ctrl-C is caught, and a command's own when it is called."""
 
 import _signal  # pyright: ignore[reportMissingImports]  # `signal` without its enums, which take milliseconds
 import os
@@ -9,7 +9,7 @@ HELP, VERSION = ("-h", "--help", "help"), "--version"
 
 
 def dispatch(arguments: list[str]) -> int | None:
-    """Run the command that is named first with the arguments after it; its exit code, None for 0."""
+    """Run the command that is named first with the arguments after it; return its exit code, None for 0."""
     from jaxformer.cli.commands import GROUPS, find, usage
 
     first, *rest = arguments or HELP
@@ -28,21 +28,21 @@ def dispatch(arguments: list[str]) -> int | None:
 
 
 def main(*command: str) -> None:
-    """The console script; `command` stands before the arguments."""
+    """Run the console script; `command` is put before the arguments."""
     catch_interrupt()
     from jaxformer.runtime.shutdown import listen
     from jaxformer.runtime.stdio import open_closed_streams
 
     open_closed_streams()
     listen()
-    os.environ["MPLBACKEND"] = "agg"  # pictures are files; one of Jupyter's may be named, and not be there
+    os.environ["MPLBACKEND"] = "agg"  # plots go to files; MPLBACKEND may name Jupyter's backend, which may be missing
     from jaxformer.cli.flags import run
 
     run(lambda arguments: checked([*command, *arguments]))
 
 
 def catch_interrupt() -> None:
-    """Let Ctrl-C end the process at once, until `listen` takes over; not where whoever started it has it ignored."""
+    """Let Ctrl-C end the process at once until `listen` takes over, unless SIGINT is ignored by the parent's wish."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _interrupted)
 
@@ -50,12 +50,12 @@ def catch_interrupt() -> None:
 def _interrupted(number: int, frame: object) -> None:
     try:
         os.write(2, b"stopped by Ctrl-C\n")
-    finally:  # standard error may be closed
+    finally:  # also if standard error is closed
         os._exit(128 + number)
 
 
 def checked(arguments: list[str]) -> int | None:
-    """The same, where XLA_FLAGS are some that XLA takes."""
+    """Run the command as `dispatch` does, after XLA_FLAGS are checked; supervised commands run in a process of their own."""
     if not {*HELP, VERSION} & {*arguments}:
         from jaxformer.cli.supervised import SUPERVISED, supervised
         from jaxformer.runtime.crashes import NOTES

@@ -1,4 +1,4 @@
-"""`jaxformer runs`: the runs in a folder, and their checkpoints."""
+"""`jaxformer runs`: list the runs in a folder, and check their checkpoints."""
 
 import os
 import time
@@ -16,20 +16,21 @@ from jaxformer.runs.metrics import Line
 from jaxformer.runtime.environment import check_jax
 
 LEAVING = 0.2
-"""Seconds in which a checkpoint that a live run removes is gone; one that is not, and is not whole, is damaged."""
+"""Seconds after which a checkpoint that a live run removes is gone; if it is still there and not complete, it is corrupt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
     """List the runs in a folder, each with its checkpoints: step, loss, size, and whether it is what was saved. Exit code 0:
-    all are whole; 1: some are not, or cannot be read."""
+    all are complete; 1: some are not, or cannot be read.
+    """
 
     folder: tyro.conf.Positional[Path] = Path("runs")
     """A folder of runs, or one run."""
 
 
 def main(arguments: list[str]) -> int:
-    """Print a line for each run and one for each of its checkpoints; 1 where one is damaged, or cannot be read."""
+    """Print a line for each run and each of its checkpoints; return 1 if one is corrupt or cannot be read."""
     folder = parse(Runs, arguments, prog="jaxformer runs").folder
     found = [path for path in [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())] if may_be_run(path)]
     if not found:
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def may_be_run(path: Path) -> bool:
-    """Whether a folder has settings, has lost them, or has none yet, as far as this process may look."""
+    """True if a folder has settings, has lost them, or has none yet; also if this process may not look."""
     try:
         return (path / CONFIG).is_file() or RunFolder(path).has_lost_settings or RunFolder(path).is_locked_alone
     except OSError:
@@ -55,7 +56,7 @@ def may_be_run(path: Path) -> bool:
 
 
 def judged(path: Path) -> tuple[str, list[Line]]:
-    """What is said of a run's or a model's files, and a run's metrics."""
+    """Return the verdict on the files of a run or a saved model, and a run's metrics."""
     from jaxformer.checkpoints.opened import check_saved  # imports jax
     from jaxformer.checkpoints.trained import check_tokenizer
     from jaxformer.runs.checkpoint import lost_lines
@@ -91,8 +92,10 @@ def judged(path: Path) -> tuple[str, list[Line]]:
 
 
 def checkpoints(run: RunFolder, lines: Sequence[Line]) -> Iterator[tuple[int, str, int, str]]:
-    """Each kept state: its step, the validation loss measured last before it, its bytes, and the verdict. Whether it is of the
-    run, nobody can say where the settings are lost."""
+    """Yield each kept state: its step, the last validation loss up to it, its bytes, and the verdict.
+
+    None are listed if the run's settings are lost, because then it is unknown whether they belong to the run.
+    """
     from jaxformer.runs.checkpoint import verdict
 
     for step in () if run.has_lost_settings else kept_states(run.checkpoints):
@@ -107,7 +110,7 @@ def checkpoints(run: RunFolder, lines: Sequence[Line]) -> Iterator[tuple[int, st
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of all files in it, of those that this process may see."""
+    """Sum the bytes of all files in a folder that this process may see."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:

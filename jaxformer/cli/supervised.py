@@ -1,4 +1,4 @@
-"""Commands that run the user's models, in a process of their own: a crash ends that process, and is told in one line."""
+"""Supervised commands run the user's models in a process of their own: a crash ends only that process, with one line."""
 
 import os
 import subprocess
@@ -25,11 +25,11 @@ finally:
     note(ENDED)
 """
 OWN_CODES = range(128)
-"""Exit codes that stand for no signal."""
+"""Exit codes that do not stand for a signal."""
 
 
 def supervised(arguments: Sequence[str]) -> int:
-    """The exit code of a command; where it crashed its process, also the second time, a report that says so."""
+    """Run a command, twice if its process crashes; return its exit code, or that of a report that says it crashed."""
     outcome, crash = twice(lambda environment: to_its_end(arguments, environment))
     if not crash:
         return outcome.value
@@ -43,8 +43,10 @@ def supervised(arguments: Sequence[str]) -> int:
 
 
 def to_its_end(arguments: Sequence[str], environment: dict[str, str]) -> Outcome:
-    """The command in a process of its own, which a signal that ends this one ends too. What it says on standard error is shown
-    once it has ended, where it did not crash: XLA leaves pages then."""
+    """Run the command in a process of its own; a signal that ends this process ends it too.
+
+    Its standard error is shown when it has ended, unless it crashed: XLA then writes pages.
+    """
     with tempfile.TemporaryFile() as errors, lifeline() as pipe:
         code = START.format(path=sys.path, arguments=[*arguments], lifeline=pipe)
         process = subprocess.Popen(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxformer.checkpoints.translator import Translator
 
 LINES = 512
-"""Lines that are read before the first of them are translated: sources of similar lengths go into one batch."""
+"""Number of lines that are read before the first are translated: sources of similar lengths go into one batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,24 +34,24 @@ class Translate(CacheFlag):
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Texts to translate. Left out: the lines of --file, or of standard input."""
     file: Path | None = None
-    """A text file with one source in each line; may be packed as .gz."""
+    """A text file with one source in each line, plain or .gz."""
     unpacked: int = UNPACKED
-    """Most MiB that a file packed as .gz may unpack to."""
+    """Maximum size, in MiB, of an unpacked .gz file."""
     beam: int = 5
     """Width of the beam search; 1 takes the likeliest token at each step."""
     n_best: int = 1
-    """Translations of each source to print; if more than one, each has its score and a tab before it."""
+    """Number of translations of each source to print; if more than one, each has its score and a tab before it."""
     length_penalty: float = 1.0
     """A score is the log-probability divided by length^length_penalty; a larger value prefers longer translations."""
     attention: Path | None = None
     """Save a PNG of the cross-attention weights. It needs exactly one text."""
     too_long: Literal["cut", "refuse"] = "cut"
-    """What to do with a source that is longer than the model's context."""
+    """Treatment of a source that is longer than the model's context."""
     first: str | None = None
     """A token that every target begins with, as NLLB's language: fra_Latn."""
 
     mesh: str | None = None
-    """Devices by axes, as tensor=4: weights and cache are cut. None: one device."""
+    """Devices by axes, as tensor=4: weights and cache are sharded. None: one device."""
 
     def __post_init__(self) -> None:
         check_size("unpacked", self.unpacked)
@@ -66,13 +66,13 @@ class Translate(CacheFlag):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """What stands in place of a folder's settings, None where its user said so."""
+        """Settings that replace those of a folder; None: chosen by the user."""
         given = {"num_beams": (self.beam, Translate.beam), "length_penalty": (self.length_penalty, Translate.length_penalty)}
         return {name: here if here == default else None for name, (here, default) in given.items()} | {"early_stopping": True}
 
 
 def main(arguments: list[str]) -> None:
-    """Print the translation of each source, in their order."""
+    """Print the translation of each source, in order."""
     flags = parse(Translate, arguments, prog="jaxformer translate")
     use_cache(flags.cache)
     beam = BeamConfig(width=flags.beam, n_best=flags.n_best, length_penalty=flags.length_penalty, early_stopping=True)
@@ -109,7 +109,7 @@ def show(flags: Translate, translator: "Translator", beam: BeamConfig) -> None:
 
 
 def sources(flags: Translate) -> Iterable[str]:
-    """The texts to translate, one after another."""
+    """Return the texts to translate."""
     from jaxformer.data.parallel import lines
 
     if flags.texts:
@@ -118,7 +118,7 @@ def sources(flags: Translate) -> Iterable[str]:
 
 
 def standard_input() -> Iterator[str]:
-    """Lines, one after another; InputError names the line and the byte that is not UTF-8."""
+    """Yield lines of standard input; InputError names the line and the byte that is not UTF-8."""
     if sys.stdin is None:
         raise InputError("nothing to translate: standard input is closed; give texts, or --file")
     for number, line in enumerate(sys.stdin.buffer, start=1):
@@ -131,7 +131,7 @@ def standard_input() -> Iterator[str]:
 
 
 def chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Lists of at most so many texts."""
+    """Yield lists of at most `size` texts."""
     rest = iter(texts)
     while chunk := list(islice(rest, size)):
         yield chunk

@@ -1,1 +1,1 @@
-"""Settings of models and of their training: frozen dataclasses, checked when they are made. No jax is imported here."""
+"""Settings of models and of their training: frozen dataclasses, validated when they are created. Imports no jax."""

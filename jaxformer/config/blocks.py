@@ -1,4 +1,4 @@
-"""What a transformer block is made of: a frozen, flat dataclass, checked when it is built. No jax is imported here."""
+"""Settings of a transformer block: a frozen, flat dataclass, validated when it is created. Imports no jax."""
 
 from typing import Literal, get_args
 
@@ -24,7 +24,7 @@ ELSEWHERE = {
     "swiglu": "'silu' with gated = True",
     "geglu": "'gelu' with gated = True",
 }
-"""Names of activations in other libraries -> their names here."""
+"""Names of activations in other libraries -> their names in jaxformer."""
 
 
 CHOICES = {
@@ -64,7 +64,7 @@ POSITIVE_OR_NONE = (
 
 @configuration
 class BlockConfig:
-    """One transformer block, and with `n_layers` a stack of them."""
+    """Settings of a transformer block, and with `n_layers` of a stack of blocks."""
 
     d_model: int
     """Width D of the residual stream, in units."""
@@ -73,88 +73,89 @@ class BlockConfig:
     n_heads: int
     """Number N of attention heads; divides d_model unless head_dim is given."""
     n_kv_heads: int | None = None
-    """Number K of key/value heads; divides n_heads. None: as many as heads."""
+    """Number K of key/value heads; divides n_heads. None: n_heads."""
     head_dim: int | None = None
     """Width H of one head. None: d_model / n_heads."""
     d_ff: int
-    """Width F of the feed-forward layer, in units; 0: no feed-forward layer."""
+    """Width F of the feed-forward layer, in units. 0: no feed-forward layer."""
     activation: Activation = "gelu"
-    """Non-linearity of the feed-forward layer; gelu is the exact form (torch's default), quick_gelu is x sigmoid(1.702 x)."""
+    """Activation of the feed-forward layer; gelu is the exact form (torch's default), quick_gelu is x sigmoid(1.702 x)."""
     gated: bool = False
-    """Feed-forward as down(activation(gate(x)) * up(x)) (Shazeer 2020)."""
+    """Gated feed-forward layer: down(activation(gate(x)) * up(x)) (Shazeer 2020)."""
     norm: Norm = "layer"
-    """layer: LayerNorm; rms: RMSNorm; std: by the unbiased standard deviation, epsilon outside the root."""
+    """layer: LayerNorm; rms: RMSNorm; std: division by the unbiased standard deviation plus epsilon."""
     norm_position: NormPosition = "pre"
     """pre: x + f(norm(x)); post: norm(x + f(x)), the original; sandwich: x + norm(f(norm(x))) (Gemma 2)."""
     norm_epsilon: float = 1e-5
-    """Added to the variance, or to the deviation for `std` (torch's default; flax has 1e-6)."""
+    """Epsilon added to the variance, or to the deviation for `std` (default: torch's; flax has 1e-6)."""
     norm_bias: bool = True
-    """Bias on every norm but RMSNorm, which has none."""
+    """Bias of every norm except RMSNorm, which has none."""
     norm_unit_offset: bool = False
-    """The gain of a norm is 1 + its weight, which starts at 0 (Gemma)."""
+    """Gain of a norm as 1 + weight, with weights that start at 0 (Gemma)."""
     stack_norm: bool | None = None
-    """One more norm behind a stack of blocks (torch.nn.Transformer has it with post-norm too). None: with all but post-norm."""
+    """One more norm after a stack of blocks (torch.nn.Transformer has it with post-norm too). None: yes, except with
+    post-norm."""
     parallel_residual: bool = False
-    """x + attention(norm(x)) + feed_forward(other_norm(x)), side by side (GPT-NeoX)."""
+    """Parallel residual connection: x + attention(norm(x)) + feed_forward(other_norm(x)) (GPT-NeoX)."""
     projections: Projections = "separate"
-    """Self-attention's query, key and value as three matrices or as one."""
+    """Query, key and value of self-attention as three matrices (separate) or as one (fused)."""
     qkv_bias: bool = True
-    """Bias on query, key and value."""
+    """Bias of the query, key and value projections."""
     output_projection: bool = True
-    """Mix the heads with one more matrix after attention."""
+    """Output projection after attention, which mixes the heads."""
     output_bias: bool = True
-    """Bias on that matrix."""
+    """Bias of the output projection."""
     attention_scale: float | None = None
-    """Times the product of query and key (T5: 1). None: H^-0.5."""
+    """Factor of the attention scores before the softmax (T5: 1). None: H^-0.5."""
     attention_softcap: float | None = None
-    """Scores s become cap tanh(s / cap), before bias and mask (Gemma 2). None: they stay."""
+    """Soft cap of the attention scores s, before bias and mask: cap tanh(s / cap) (Gemma 2). None: no cap."""
     qk_norm: bool = False
-    """RMSNorm over the width of a head, on queries and on keys, before they are rotated (Qwen 3, Gemma 3)."""
+    """RMSNorm of each head's queries and keys, before their rotation (Qwen 3, Gemma 3)."""
     sinks: bool = False
-    """A learned logit a head that joins the softmax over the keys and gives nothing (gpt-oss)."""
+    """Attention sinks: one learned logit per head that joins the softmax over the keys and contributes no value (gpt-oss)."""
     window: int | None = None
-    """A query sees the keys less than this many tokens away, itself among them; behind it too, where no mask is causal. It goes
-    by a token's index, whatever its position. Cross-attention has none. None: all."""
+    """Sliding window: a query attends to keys with `abs(i - j) < window`, where i and j are indices, not `positions`. Keys on
+    both sides, unless a causal mask is given; not applied in cross-attention. None: all keys."""
     layer_pattern: tuple[LayerKind, ...] | None = None
-    """Which layers have the window and which see all, repeated over the layers (Gemma 2: ("window", "full")). None: with a
-    window, every layer has it."""
+    """Attention of each layer, repeated over the layers: sliding window or full, as ("window", "full") for Gemma 2. None: if
+    `window` is set, all layers use it."""
     rotary: Rotary = "none"
-    """Queries and keys are rotated by their position (Su et al. 2021), but not in cross-attention. Unit i of a head pairs with
-    unit i + H / 2 (half: Llama, GPT-NeoX), or units 2i and 2i + 1 pair (interleaved: GPT-J, the paper)."""
+    """Rotary position embedding of queries and keys (Su et al. 2021), not applied in cross-attention. half: unit i of a head
+    pairs with unit i + H / 2 (Llama, GPT-NeoX); interleaved: units 2i and 2i + 1 pair (GPT-J, the paper)."""
     rotary_dim: int | None = None
-    """The first so many units of a head are rotated, and the others stay; even. None: all."""
+    """Number of units of a head that are rotated, from the first on; even. None: all."""
     rotary_base: float = 10000.0
-    """Pair i of n turns by base^(-i / n) a token."""
+    """Base of the rotary angles: pair i of n turns by base^(-i / n) per token."""
     rotary_window_base: float | None = None
-    """The same in layers with a window, where nothing is scaled (Gemma 3). None: as in all layers."""
+    """Base of the rotary angles in sliding window layers, whose angles are not scaled (Gemma 3). None: as in all layers."""
     rotary_scaling: RotaryScaling = "none"
-    """How the angles a token become smaller for longer texts. linear: all by the factor; llama3: long waves alone, with a
-    smooth passage; yarn: by a ramp over the pairs (Peng et al. 2023)."""
+    """Scaling of the rotary angles for longer contexts. linear: all by the factor; llama3: long waves only, with a smooth
+    transition; yarn: by a ramp over the pairs (Peng et al. 2023)."""
     rotary_factor: float | None = None
-    """How much longer texts are than those before the scaling."""
+    """Ratio of the longest context with scaling to the longest one without."""
     rotary_original_context: int | None = None
-    """The longest text before the scaling, in tokens (llama3, yarn)."""
+    """Longest context before the scaling, in tokens (llama3, yarn)."""
     rotary_low_frequency_factor: float | None = None
-    """llama3: waves longer than the original context over this are scaled in full."""
+    """llama3: waves longer than the original context divided by this are fully scaled."""
     rotary_high_frequency_factor: float | None = None
-    """llama3: waves shorter than the original context over this stay."""
+    """llama3: waves shorter than the original context divided by this are not scaled."""
     rotary_beta_fast: float = 32.0
-    """yarn: pairs that turn more often in the original context stay."""
+    """yarn: pairs that make more than this many turns in the original context are not scaled."""
     rotary_beta_slow: float = 1.0
-    """yarn: pairs that turn less often in it are scaled in full."""
+    """yarn: pairs that make fewer than this many turns in the original context are fully scaled."""
     rotary_truncate: bool = True
-    """yarn: the ramp begins and ends at whole pairs."""
+    """yarn: round the ramp's ends to whole pairs."""
     rotary_attention_factor: float | None = None
-    """yarn: times the rotated units of queries and of keys. None: 0.1 ln(rotary_factor) + 1."""
+    """yarn: factor of the rotated units of queries and keys. None: 0.1 ln(rotary_factor) + 1."""
     relative_bias: RelativeBias = "none"
-    """Added to the scores by the distance of key and query, but not in cross-attention. t5: learned for buckets of distances
-    (Raffel et al. 2020), one table for all layers; alibi: a fixed slope a head (Press et al. 2022)."""
+    """Bias added to the attention scores by the distance of key and query, not applied in cross-attention. t5: learned for
+    buckets of distances (Raffel et al. 2020), one table for all layers; alibi: a fixed slope per head (Press et al. 2022)."""
     relative_buckets: int = 32
-    """t5: number of buckets; without a causal mask, half of them are for keys behind the query."""
+    """t5: number of buckets; without a causal mask, half of them are for keys after the query."""
     relative_distance: int = 128
-    """t5: keys so far away and farther share a bucket."""
+    """t5: distance from which on all keys share one bucket."""
     feed_forward_bias: bool = True
-    """Bias on the feed-forward matrices."""
+    """Bias of the feed-forward matrices."""
     attention_dropout: float = 0.0
     """Probability to drop an attention weight."""
     residual_dropout: float = 0.0
@@ -162,11 +163,13 @@ class BlockConfig:
     feed_forward_dropout: float = 0.0
     """Probability to drop a unit inside the feed-forward layer."""
     layers: Layers = "auto"
-    """How a stack runs: unrolled (fast on CPU), rolled (flat compile time), auto: by platform and depth."""
+    """Execution of a stack. unrolled: fast on CPU; rolled: compile time does not grow with depth; auto: by platform and
+    depth."""
     remat: bool = False
-    """Recompute each block in the backward pass instead of keeping its activations."""
+    """Rematerialization: recompute each block in the backward pass instead of storing its activations."""
     remat_policy: RematPolicy = "nothing"
-    """What remat keeps all the same: nothing, all matrix products (dots), or those with weights (dots_with_no_batch_dims)."""
+    """Values that remat stores nevertheless: nothing, all matrix products (dots), or products with weights
+    (dots_with_no_batch_dims)."""
 
     def __post_init__(self) -> None:
         for name in ("d_model", "n_layers", "n_heads"):
@@ -206,12 +209,12 @@ class BlockConfig:
 
     @property
     def final_norm(self) -> Norm:
-        """The norm behind a stack: pre-norm needs one, post-norm ends with one already."""
+        """Norm after a stack ("none" if there is none): pre-norm needs one, post-norm already ends with one."""
         wanted = self.norm_position != "post" if self.stack_norm is None else self.stack_norm
         return self.norm if wanted else "none"
 
     @property
     def windowed_layers(self) -> tuple[bool, ...] | None:
-        """Which layers have a window. None: either all or none."""
+        """True for each layer with a sliding window; None if no layer_pattern is given: all layers are alike."""
         pattern = self.layer_pattern
         return None if pattern is None else tuple(pattern[i % len(pattern)] == "window" for i in range(self.n_layers))

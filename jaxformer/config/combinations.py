@@ -1,4 +1,4 @@
-"""Refusals of settings of a BlockConfig that do not go together, each by name. No jax is imported here."""
+"""Checks for settings of a BlockConfig that exclude or need each other. Imports no jax."""
 
 from dataclasses import fields
 from typing import Any
@@ -24,12 +24,12 @@ READ_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
     "relative_distance": ("relative_bias", ("t5",)),
     "remat_policy": ("remat", (True,)),
 }
-"""Field -> the other field, and its values with which it is read."""
+"""Field -> the field it depends on, and the values of that field with which it is read."""
 FEWEST_BUCKETS = 4
 
 
 def check_combinations(config: Any) -> None:
-    """ConfigError for a setting that another one leaves unread, or makes impossible."""
+    """Raise ConfigError for a setting that another one makes unused or impossible."""
     _check_read(config)
     _check_norms_and_residuals(config)
     _check_heads(config)
@@ -43,7 +43,7 @@ def check_combinations(config: Any) -> None:
 
 
 def _check_read(config: Any) -> None:
-    """Nothing is set that nothing reads."""
+    """Raise ConfigError for a setting that is not read with the value of the field it depends on."""
     defaults = {field.name: field.default for field in fields(config)}
     for name, (other, values) in READ_WITH.items():
         value, found = getattr(config, name), getattr(config, other)
@@ -101,7 +101,7 @@ def _check_windows(config: Any) -> None:
 
 
 def _check_scaling(config: Any) -> None:
-    """A scaling of rotary positions has all of its numbers, in order."""
+    """Check that a scaling of rotary positions has all of its numbers, and that their order is right."""
     for name in ("rotary_base", "rotary_window_base"):
         if getattr(config, name) is not None or name == "rotary_base":
             check_number(name, getattr(config, name), 1, open_below=True)

@@ -1,4 +1,4 @@
-"""Configurations: frozen dataclasses made of keywords, or of what json holds of them. No jax is imported here."""
+"""Configurations: frozen dataclasses created from keywords or from JSON values. Imports no jax."""
 
 import difflib
 import functools
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def configuration(kind: type[T]) -> type[T]:
-    """A frozen dataclass by keyword; a field that it has not is refused with the nearest name that it has."""
+    """Make a class a frozen, keyword-only dataclass; ConfigError for an unknown field suggests the nearest name."""
     made: Any = dataclass(frozen=True, kw_only=True)(kind)
     original: Callable[..., None] = made.__init__
     known = [field.name for field in fields(made)]
@@ -33,7 +33,7 @@ def configuration(kind: type[T]) -> type[T]:
 
 
 def from_dict(kind: type[T], values: Any) -> T:
-    """A dataclass from what json holds of it; TypeError or ConfigError where it does not fit."""
+    """Create a dataclass from its JSON values; TypeError or ConfigError if they do not fit."""
     if not isinstance(values, Mapping):
         raise TypeError(f"{values!r:.50} is no {kind.__name__}")
     hints = get_type_hints(kind)
@@ -41,7 +41,7 @@ def from_dict(kind: type[T], values: Any) -> T:
 
 
 def restored(hint: Any, value: Any) -> Any:
-    """A value as the dataclass has it: json knows neither dataclasses nor paths, tables or tuples."""
+    """Convert a JSON value to a field's type: JSON has no dataclasses, paths, tables or tuples."""
     if isinstance(hint, type) and is_dataclass(hint):
         return from_dict(hint, value)
     if hint == Path | None and value is not None:
@@ -53,5 +53,5 @@ def restored(hint: Any, value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What json writes for a value that it does not know (`json.dumps(default=plain)`)."""
+    """Convert a value for JSON that `json.dumps` does not know (`json.dumps(default=plain)`)."""
     return value.array.tolist() if isinstance(value, FixedTable) else str(value)

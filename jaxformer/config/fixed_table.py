@@ -1,4 +1,4 @@
-"""A table of numbers that is given and never trained. No jax is imported here."""
+"""Table of numbers that is given and never trained. Imports no jax."""
 
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from jaxformer.validation.fields import check_file
 
 
 class FixedTable:
-    """Numbers of shape (rows, columns) that stand in a configuration, and so in no model: compared by their content.
+    """Table of shape (rows, columns) that is part of a configuration, not of a model's parameters; compared by content.
 
         config = GPTConfig(..., positions=FixedTable(torch_model.embed_positions.weight))
 
-    It takes an array of numpy, jax or torch, or rows of numbers, and holds them as float64, which
-    changes none of them. Its user casts it. ConfigError for anything but a table of finite numbers.
+    Accepts an array of numpy, jax or torch, or rows of numbers. The numbers are stored exactly, as float64; a model casts them
+    where it uses them. ConfigError for anything but a table of finite numbers.
     """
 
     def __init__(self, numbers: Any):
@@ -29,24 +29,24 @@ class FixedTable:
 
     @classmethod
     def load(cls, path: str) -> "FixedTable":
-        """The table in a .npy file."""
+        """Load the table of a .npy file."""
         check_file(Path(path))
         try:
-            array = np.lib.format.open_memmap(path, mode="r")  # mapped, its header is held against its size
+            array = np.lib.format.open_memmap(path, mode="r")  # a memory map: numpy checks the header against the file's size
             if array.dtype.kind not in "iuf":
                 raise ValueError(f"its type is {array.dtype}")
-        except Exception as error:  # numpy reads the header with Python's own tokenizer
+        except Exception as error:  # numpy reads the header with Python's own tokenizer, which may raise anything
             raise ConfigError(f"{path} holds no table: {first_line(error)}; give a .npy file of numpy.save") from None
         return cls(array)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Number of rows and of columns."""
         return self._content[0]
 
     @property
     def array(self) -> np.ndarray:
-        """The numbers, which cannot be written to."""
+        """Numbers of the table, as a read-only float64 array."""
         return np.frombuffer(self._content[1]).reshape(self.shape)
 
     def __eq__(self, other: object) -> bool:
@@ -63,7 +63,7 @@ class FixedTable:
 
 
 def _float64(numbers: Any) -> np.ndarray:
-    """Of a torch parameter too, which numpy refuses while it is trained."""
+    """Return numbers as float64, also those of a torch parameter that requires gradients, which numpy refuses."""
     try:
         return np.asarray(numbers.detach().cpu() if hasattr(numbers, "detach") else numbers, np.float64)
     except (TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Which initial distribution each tensor gets: one table a scheme, read by both frameworks. No jax is imported here.
+"""Initial distribution of each tensor: one function per scheme, used by both frameworks. Imports no jax.
 
-A tensor is known by its path in the JAX model (`stack.blocks.attention.query.kernel`) and by its shape without
-the layer axis; a kernel's shape is (in, out).
+A tensor is known by its path in the JAX model (`stack.blocks.attention.query.kernel`) and by its shape without the layer axis;
+a kernel's shape is (in, out).
 """
 
 import math
@@ -16,7 +16,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Initialiser:
-    """A distribution: normal with deviation `value`, uniform in +-`value`, or the constant `value`; one row can be zero."""
+    """Distribution: normal with deviation `value`, uniform in +-`value`, or the constant `value`; `zero_row` is set to zero."""
 
     kind: Literal["normal", "uniform", "constant"]
     value: float
@@ -31,12 +31,12 @@ ZEROS, ONES = Initialiser("constant", 0.0), Initialiser("constant", 1.0)
 
 
 def kernel_of(path: str) -> str:
-    """The matrix that a bias belongs to, by its path; a matrix belongs to itself."""
+    """Return the path of the kernel that a bias belongs to; other paths are returned unchanged."""
     return path.removesuffix("bias") + "kernel" if path.endswith(".bias") else path
 
 
 def torch_default(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
-    """torch.nn.Linear and torch.nn.Embedding as they come: U(+-1/sqrt(fan_in)), biases too; N(0, 1)."""
+    """Defaults of torch.nn.Linear, U(+-1/sqrt(fan_in)) for kernels and biases, and of torch.nn.Embedding, N(0, 1)."""
     if path.endswith(".table"):
         return Initialiser("normal", 1.0)
     return Initialiser("uniform", 1 / math.sqrt(shapes[kernel_of(path)][0]))
@@ -48,8 +48,8 @@ def normal(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
 
 
 def gpt2(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
-    """`normal`, where what is added to the residual stream is scaled by one over the root of the number of such sums
-    (Radford et al. 2019, section 2.3)."""
+    """`normal`, with the kernels that write to the residual stream scaled by 1/sqrt(number of residual additions) (Radford et
+    al. 2019, section 2.3)."""
     if not path.endswith((".out.kernel", ".down.kernel")):
         return normal(path, shapes, config)
     sums = 2 * config.n_layers
@@ -59,7 +59,7 @@ def gpt2(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
 
 
 def xavier(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
-    """U(+-sqrt(6 / (in + out))) for every matrix, tables too; biases zero (Glorot and Bengio 2010, equation 16)."""
+    """U(+-sqrt(6 / (in + out))) for kernels and tables, biases zero (Glorot and Bengio 2010, equation 16)."""
     if path.endswith(".bias"):
         return ZEROS
     return Initialiser("uniform", math.sqrt(6 / sum(shapes[path])))
@@ -69,9 +69,9 @@ SCHEMES = {"torch": torch_default, "normal": normal, "gpt2": gpt2, "xavier": xav
 
 
 def initialisers(config: ModelConfig, shapes: Shapes) -> dict[str, Initialiser]:
-    """The initialiser of every tensor by its path.
+    """Return the initialiser of every tensor by its path.
 
-    Norms start as the identity; a bias beside no matrix, and the row of `padding_idx`, at zero.
+    Norms start as the identity. A bias without a kernel and the row of `padding_idx` start at zero.
     """
 
     def of(path: str) -> Initialiser:

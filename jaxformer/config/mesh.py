@@ -1,4 +1,4 @@
-"""A mesh of devices by its axes and their sizes, as `data=2,fsdp=2,tensor=2`. No jax is imported here."""
+"""Device mesh by the sizes of its axes, as `data=2,fsdp=2,tensor=2`. Imports no jax."""
 
 import math
 from dataclasses import dataclass, fields
@@ -10,16 +10,17 @@ from jaxformer.validation.fields import check_choice, check_kind, check_size
 
 @dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """How many devices stand along each axis. An axis of one device cuts nothing."""
+    """Number of devices along each axis of a mesh. An axis of size 1 shards nothing."""
 
     data: int = 1
-    """Sequences are cut; every device has all parameters."""
+    """Data parallelism: sequences are sharded, parameters are replicated."""
     fsdp: int = 1
-    """Sequences are cut, and parameters with their moments too: they are gathered where they are used (ZeRO; FSDP)."""
+    """Fully sharded data parallelism: sequences, parameters and moments are sharded; parameters are gathered for use (ZeRO;
+    FSDP)."""
     tensor: int = 1
-    """Heads, feed-forward units and the vocabulary are cut (Megatron)."""
+    """Tensor parallelism: heads, feed-forward units and the vocabulary are sharded (Megatron)."""
     sequence: int = 1
-    """The tokens of a sequence are cut, for long contexts; keys and values are gathered."""
+    """Sequence parallelism, for long contexts: the tokens of a sequence are sharded; keys and values are gathered."""
 
     def __post_init__(self) -> None:
         for name, size in self.sizes.items():
@@ -27,7 +28,7 @@ class MeshConfig:
 
     @classmethod
     def read(cls, text: str) -> "MeshConfig":
-        """The mesh of `data=4,tensor=2`; ConfigError for anything else."""
+        """Parse a mesh as `data=4,tensor=2`; ConfigError for anything else."""
         check_kind("mesh", text, str, "axes and sizes, as data=4,tensor=2")
         sizes: dict[str, int] = {}
         for part in text.split(","):
@@ -42,17 +43,17 @@ class MeshConfig:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Of every axis, in their order."""
+        """Size of every axis, in the order of the fields."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def devices(self) -> int:
-        """How many the mesh has."""
+        """Number of devices."""
         return math.prod(self.sizes.values())
 
     @property
     def rows(self) -> int:
-        """Into how many parts the sequences of a batch are cut."""
+        """Number of shards of a batch's sequences."""
         return self.data * self.fsdp
 
     def __str__(self) -> str:
@@ -63,11 +64,11 @@ AXES = tuple(field.name for field in fields(MeshConfig))
 
 
 CUT = {"n_heads": "tensor", "d_ff": "tensor", "d_model": "fsdp", "context": "sequence"}
-"""Sizes of a model, and the axis that has to divide each."""
+"""Size of a model -> the mesh axis that has to divide it."""
 
 
 def check_model(config: BlockConfig, mesh: MeshConfig | None) -> None:
-    """ConfigError for a model that the mesh does not cut into equal parts."""
+    """Raise ConfigError if the mesh does not divide the model's sizes."""
     for name, axis in CUT.items() if mesh is not None else ():
         whole, parts = getattr(config, name), getattr(mesh, axis)
         if whole % parts:
@@ -75,7 +76,7 @@ def check_model(config: BlockConfig, mesh: MeshConfig | None) -> None:
 
 
 def check_batch(batch: int, mesh: MeshConfig | None) -> None:
-    """ConfigError for a batch that the mesh does not cut into equal parts."""
+    """Raise ConfigError if the mesh does not divide the batch."""
     if mesh is not None and batch % mesh.rows:
         below = batch // mesh.rows * mesh.rows
         raise ConfigError(

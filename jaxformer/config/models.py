@@ -1,4 +1,4 @@
-"""What a model is made of: blocks, and what comes before and behind them. No jax is imported here."""
+"""Settings of models: their blocks, embeddings and heads. Imports no jax."""
 
 from dataclasses import replace
 from typing import Literal, get_args
@@ -14,7 +14,7 @@ Init = Literal["torch", "normal", "gpt2", "xavier"]
 
 
 def _check_positions(name: str, value: object, rows: int, columns: int) -> None:
-    """A kind of positions, or a table that has these at least."""
+    """Check a kind of positions, or a table: at least this many rows, exactly this many columns."""
     if not isinstance(value, FixedTable):
         check_choice(name, value, get_args(Positions))
     elif value.shape[0] < rows or value.shape[1] != columns:
@@ -22,7 +22,7 @@ def _check_positions(name: str, value: object, rows: int, columns: int) -> None:
 
 
 def _check_head(config: "GPTConfig | EncoderDecoderConfig") -> None:
-    """What makes logits of states."""
+    """Check the settings of the head, which computes logits from states."""
     for name in ("tied", "head_bias"):
         check_flag(name, getattr(config, name))
     check_number("logits_scale", config.logits_scale, 0, open_below=True)
@@ -37,32 +37,32 @@ def _check_head(config: "GPTConfig | EncoderDecoderConfig") -> None:
 
 @configuration
 class ModelConfig(BlockConfig):
-    """What every model has: blocks, and token ids that come in."""
+    """Settings of every model: its blocks and its embeddings of token ids."""
 
     vocab_size: int
     """Number V of token ids."""
     context: int
     """Longest sequence, in tokens."""
     embedding_width: int | None = None
-    """Width of the embeddings, with a linear layer from it to d_model behind them (ELECTRA, ALBERT). None: d_model, without."""
+    """Width of the embeddings, followed by a linear layer to d_model (ELECTRA, ALBERT). None: d_model, and no such layer."""
     positions: Positions | FixedTable = "learned"
-    """What is added to a token for the place where it stands; sinusoid alternates sines and cosines, sinusoid_blocks has all
-    sines first; a FixedTable (a .npy file) holds numbers that are given and not trained."""
+    """Position embedding, added to the token embedding. sinusoid: sines and cosines alternate; sinusoid_blocks: all sines
+    first; a FixedTable (a .npy file): given numbers, not trained."""
     position_offset: int = 0
     """Position of the first token (BART: 2)."""
     embedding_scale: bool = False
     """Multiply token embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4)."""
     padding_idx: int | None = None
-    """Token id whose embedding starts at zero and gets no gradient from being looked up, as torch.nn.Embedding has it; a tied
-    head still trains it. None: all are trained."""
+    """Token id whose embedding starts at zero and gets no gradient from lookups, as in torch.nn.Embedding; a tied head still
+    trains it. None: all embeddings are trained."""
     embedding_norm: bool = False
-    """A norm after the embedding + position sum (BERT, BART)."""
+    """Norm of the sum of token and position embeddings (BERT, BART)."""
     embedding_dropout: float = 0.0
-    """Probability to drop a unit of the embedding + position sum."""
+    """Probability to drop a unit of the sum of token and position embeddings."""
     init: Init = "gpt2"
-    """Where parameters start: torch's defaults, N(0, 0.02), GPT-2's, or Glorot's for every matrix."""
+    """Initial parameters: torch's defaults, N(0, 0.02), GPT-2's, or Glorot's uniform distribution for every matrix."""
     embedding_std: float | None = None
-    """Standard deviation that token embeddings start with. None: as `init` has it."""
+    """Initial standard deviation of the token embeddings. None: that of `init`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,16 +91,16 @@ class ModelConfig(BlockConfig):
 
 @configuration
 class GPTConfig(ModelConfig):
-    """A decoder-only language model."""
+    """Decoder-only language model."""
 
     tied: bool = False
-    """Read logits out with the token embedding's own table."""
+    """Compute logits with the token embedding's table (tied weights)."""
     head_bias: bool = False
-    """Bias on the logits."""
+    """Bias of the logits."""
     logits_scale: float = 1.0
-    """Times the logits, but for their bias (T5: d_model^-0.5 with its tied head)."""
+    """Factor of the logits before their bias (T5: d_model^-0.5 with its tied head)."""
     logits_softcap: float | None = None
-    """Logits z become cap tanh(z / cap) (Gemma 2). None: they stay."""
+    """Soft cap of the logits z: cap tanh(z / cap) (Gemma 2). None: no cap."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,12 +109,12 @@ class GPTConfig(ModelConfig):
 
 @configuration
 class EncoderConfig(ModelConfig):
-    """An encoder whose every token sees all others."""
+    """Encoder: every token attends to all tokens."""
 
     token_types: int = 0
-    """Number of token types (BERT's segments), each with an embedding; 0: none."""
+    """Number of token types (BERT's segments), each with an embedding. 0: none."""
     pooler: bool = False
-    """A tanh layer on the first token's state, for the whole sequence (BERT)."""
+    """Pooler: a tanh layer on the first token's state, for the whole sequence (BERT)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,24 +124,24 @@ class EncoderConfig(ModelConfig):
 
 @configuration
 class EncoderDecoderConfig(ModelConfig):
-    """A sequence to sequence model; `n_layers` is the encoder's, `vocab_size` the target's."""
+    """Sequence to sequence model; `n_layers` counts the encoder's blocks, `vocab_size` the target's token ids."""
 
     n_decoder_layers: int | None = None
-    """Number of decoder blocks. None: as many as the encoder has."""
+    """Number of decoder blocks. None: n_layers, as in the encoder."""
     source_vocab_size: int | None = None
-    """Number of source token ids, with an embedding of their own. None: source and target share one embedding."""
+    """Number of source token ids, which have an embedding of their own. None: source and target share one embedding."""
     source_context: int | None = None
-    """Longest source, in tokens. None: as the target, `context`."""
+    """Longest source, in tokens. None: `context`."""
     source_positions: Positions | FixedTable | None = None
-    """What tells the encoder where a token stands. None: as the decoder, `positions`."""
+    """Position embedding of the encoder. None: `positions`, as in the decoder."""
     tied: bool = False
-    """Read logits out with the target embedding's own table."""
+    """Compute logits with the target embedding's table (tied weights)."""
     head_bias: bool = False
-    """Bias on the logits."""
+    """Bias of the logits."""
     logits_scale: float = 1.0
-    """Times the logits, but for their bias (T5: d_model^-0.5 with its tied head)."""
+    """Factor of the logits before their bias (T5: d_model^-0.5 with its tied head)."""
     logits_softcap: float | None = None
-    """Logits z become cap tanh(z / cap) (Gemma 2). None: they stay."""
+    """Soft cap of the logits z: cap tanh(z / cap) (Gemma 2). None: no cap."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,12 +159,12 @@ class EncoderDecoderConfig(ModelConfig):
 
     @property
     def decoder(self) -> BlockConfig:
-        """The decoder's blocks: the encoder's with their own number."""
+        """Settings of the decoder's blocks: the encoder's, with the decoder's own number of blocks."""
         return self if self.n_decoder_layers is None else replace(self, n_layers=self.n_decoder_layers)
 
     @property
     def source(self) -> "EncoderDecoderConfig":
-        """What embeds the source: the same settings with the source's own context and positions."""
+        """Settings of the source embedding: this configuration with the source's context and positions."""
         if self.source_context is None and self.source_positions is None:
             return self
         positions = self.positions if self.source_positions is None else self.source_positions

@@ -1,4 +1,4 @@
-"""Models by name."""
+"""Named model configurations."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ QA = GPTConfig(
     head_bias=True,
     init="torch",
 )
-"""The smallest transformer: one head, no norm, no feed-forward."""
+"""Smallest transformer: one head, no norm, no feed-forward layer."""
 
 TINY = GPTConfig(
     vocab_size=65,
@@ -36,10 +36,10 @@ TINY = GPTConfig(
     head_bias=True,
     init="torch",
 )
-"""A character model that trains in seconds."""
+"""Character model that trains in seconds."""
 
 CPU = GPTConfig(vocab_size=65, context=64, d_model=128, n_layers=4, n_heads=4, d_ff=512, projections="fused", tied=True)
-"""A character model for a laptop, of nanoGPT's CPU size."""
+"""Character model for a laptop, of nanoGPT's CPU size."""
 
 GPU = GPTConfig(
     vocab_size=65,
@@ -54,7 +54,7 @@ GPU = GPTConfig(
     residual_dropout=0.2,
     embedding_dropout=0.2,
 )
-"""A character model for one accelerator, of nanoGPT's GPU size."""
+"""Character model for one accelerator, of nanoGPT's GPU size."""
 
 GPT2_SMALL = GPTConfig(
     vocab_size=50257,
@@ -87,7 +87,7 @@ REVERSE = EncoderDecoderConfig(
     init="torch",
     embedding_std=0.1,
 )
-"""Sequence to sequence for the reversal task: post-norm, separate embeddings, no dropout."""
+"""Sequence to sequence model for the reversal task: post-norm, separate embeddings, no dropout."""
 
 SHARED = EncoderDecoderConfig(
     vocab_size=65,
@@ -107,7 +107,8 @@ SHARED = EncoderDecoderConfig(
     residual_dropout=0.1,
     init="normal",
 )
-"""One embedding for source and target, norms by the unbiased deviation, and no bias in any linear layer."""
+"""Sequence to sequence model with one embedding for source and target, norms by the unbiased deviation, and no bias in any
+linear layer."""
 
 BASE = EncoderDecoderConfig(
     vocab_size=37000,
@@ -128,7 +129,7 @@ BASE = EncoderDecoderConfig(
     init="xavier",
     embedding_std=512**-0.5,
 )
-"""The base model of Vaswani et al. 2017, table 3."""
+"""Base model of Vaswani et al. 2017, table 3."""
 
 BIG = replace(
     BASE,
@@ -141,7 +142,7 @@ BIG = replace(
     embedding_dropout=0.3,
     embedding_std=1024**-0.5,
 )
-"""Its big model."""
+"""Big model of Vaswani et al. 2017, table 3."""
 
 TRANSLATION = replace(
     BASE,
@@ -158,10 +159,10 @@ TRANSLATION = replace(
     embedding_dropout=0.2,
     embedding_std=256**-0.5,
 )
-"""For tens of thousands of short sentence pairs, on a laptop: pre-norm, everything tied."""
+"""Model for tens of thousands of short sentence pairs, on a laptop: pre-norm, all embeddings tied."""
 
 COPY = replace(BASE, vocab_size=13, context=16, d_model=64, n_layers=2, n_heads=4, d_ff=128, embedding_std=0.125)
-"""The same in small, for copying a few digits."""
+"""Small version of `BASE`, for copying a few digits."""
 
 PRESETS: dict[str, ModelConfig] = {
     "qa": QA,
@@ -179,6 +180,6 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def preset(name: str) -> ModelConfig:
-    """The model configuration of that name."""
+    """Return the model configuration of this name; ConfigError for an unknown name."""
     check_choice("preset", name, PRESETS)
     return PRESETS[name]

@@ -1,4 +1,4 @@
-"""How a model is trained, and how its tokens are chosen: frozen, flat dataclasses, checked when they are built. No jax."""
+"""Settings of training and decoding: frozen, flat dataclasses, validated when they are created. Imports no jax."""
 
 from typing import Literal, get_args
 
@@ -14,23 +14,23 @@ Precision = Literal["float32", "bf16"]
 ScheduleName = Literal["constant", "step", "noam", "inverse_root", "cosine"]
 
 LEFT_OUT: dict[Spread, int] = {"all": 0, "others": 1, "others_but_padding": 2}
-"""How many classes label smoothing leaves out: none, the wanted one, or the padding too."""
+"""Number of classes that label smoothing leaves out: none, the target, or the target and the padding."""
 MOST_PENALTY = 10.0
-"""Far beyond use, and far from where float32 would overflow."""
+"""Bound of penalties: far beyond useful values, and far below an overflow of float32."""
 IGNORE_INDEX = -100
-"""A target that is not counted; torch's default."""
+"""Target id that the loss ignores; torch's default."""
 
 
 @configuration
 class OptimizerConfig:
-    """How parameters follow their gradients: torch's definitions."""
+    """Settings of an optimizer, with torch's definitions."""
 
     name: OptimizerName
     """sgd, adam, or adamw."""
     learning_rate: float
-    """Step size; the schedule scales it."""
+    """Step size, which the schedule scales."""
     momentum: float = 0.0
-    """sgd: the part of the last step that is kept."""
+    """sgd: share of the last step that is kept."""
     beta1: float = 0.9
     """adam, adamw: decay rate of the gradient's mean."""
     beta2: float = 0.999
@@ -38,11 +38,11 @@ class OptimizerConfig:
     epsilon: float = 1e-8
     """adam, adamw: added to the root of the mean square."""
     weight_decay: float = 0.0
-    """Times the parameter. sgd, adam: added to its gradient (L2). adamw: decoupled."""
+    """Weight decay, a factor of the parameter. sgd, adam: added to its gradient (L2); adamw: decoupled."""
     decay: Decay | None = None
-    """Which parameters decay: all of them, or matrices, which have two axes or more. None: matrices with adamw, else all."""
+    """Parameters that decay: all of them, or matrices (two axes or more). None: matrices with adamw, else all."""
     clip_norm: float | None = None
-    """Largest global norm of the gradient; None: any."""
+    """Clipping: largest global norm of the gradient. None: no clipping."""
 
     def __post_init__(self) -> None:
         check_choice("name", self.name, get_args(OptimizerName))
@@ -58,32 +58,32 @@ class OptimizerConfig:
 
     @property
     def decayed(self) -> Decay:
-        """Which parameters decay, the default filled in."""
+        """Parameters that decay, with the default resolved."""
         return self.decay or ("matrices" if self.name == "adamw" else "all")
 
 
 @configuration
 class ScheduleConfig:
-    """How the learning rate changes, as a factor of the optimizer's."""
+    """Schedule of the learning rate, as a factor of the optimizer's."""
 
     name: ScheduleName = "constant"
-    """constant; step: times `decay` every `decay_every`; noam: the paper's; inverse_root: the same with its peak at 1; cosine:
-    warm-up, then a half cosine."""
+    """constant; step: times `decay` every `decay_every` steps; noam: the paper's; inverse_root: noam with its peak at 1;
+    cosine: warm-up, then a half cosine."""
     decay: float = 0.5
-    """step: the factor."""
+    """step: factor of the learning rate after each period."""
     decay_every: int = 1000
-    """step: its period, in optimizer steps."""
+    """step: length of a period, in optimizer steps."""
     warmup: int = 0
-    """noam, inverse_root, cosine: steps until the peak."""
+    """noam, inverse_root, cosine: number of steps up to the peak."""
     d_model: int = 512
     """noam: width of the model, in units."""
     first_step: int = 1
-    """noam, inverse_root: number of the first step. 0: as LambdaLR counts, with step 1's rate for step 0 (the Annotated
+    """noam, inverse_root: number of the first step. 0: as LambdaLR counts, where step 0 has the rate of step 1 (the Annotated
     Transformer)."""
     last: int = 1000
-    """cosine: the step that reaches the floor; it stays there."""
+    """cosine: step at which the floor is reached; the factor is constant afterwards."""
     floor: float = 0.1
-    """cosine: the factor at the end."""
+    """cosine: last value of the factor."""
 
     def __post_init__(self) -> None:
         check_choice("name", self.name, get_args(ScheduleName))
@@ -100,16 +100,17 @@ class ScheduleConfig:
 
 @configuration
 class TokenRules:
-    """Which tokens may come next, whether they are drawn or searched for. Places count the chosen tokens, from 0."""
+    """Rules for the next token, in sampling and in beam search. Places count generated tokens, from 0."""
 
     suppressed: tuple[int, ...] = ()
     """Tokens that are never chosen."""
     forced: tuple[tuple[int, int], ...] = ()
-    """(place, token): the token chosen there, whatever the other rules say; -1 is the last place. It costs a beam nothing."""
+    """Pairs (place, token): the token is chosen at that place, regardless of other rules; place -1 is the last one. Costs a
+    beam no probability."""
     min_tokens: int = 0
-    """No end is chosen before so many other tokens."""
+    """Number of other tokens that have to come before an end token."""
     no_repeat_ngram: int = 0
-    """No run of this many tokens occurs twice, the prompt or the start token being read too; 0: any may."""
+    """Length of token runs that may not occur twice, in the prompt or start token and the generated tokens. 0: no limit."""
 
     def __post_init__(self) -> None:
         check_size("min_tokens", self.min_tokens, least=0)
@@ -133,18 +134,18 @@ class TokenRules:
 
 @configuration
 class SamplingConfig(TokenRules):
-    """How the next token is chosen from its logits; after the rules for tokens, these apply in this order."""
+    """Settings of sampling: after the token rules, these apply to the logits in the order of the fields."""
 
     repetition_penalty: float = 1.0
-    """Divides positive logits of tokens that were there before, multiplies negative ones (Keskar et al. 2019); 1: none."""
+    """Divisor of positive logits, and factor of negative ones, of tokens seen before (Keskar et al. 2019). 1: no penalty."""
     temperature: float = 1.0
-    """Divides the logits; 0 takes the likeliest token."""
+    """Divisor of the logits. 0: always take the likeliest token."""
     top_k: int = 0
-    """Keep the k likeliest tokens; 0: all."""
+    """Number k of likeliest tokens to keep. 0: all."""
     top_p: float = 1.0
-    """Keep the likeliest tokens up to this total probability (Holtzman et al. 2020)."""
+    """Total probability of the likeliest tokens to keep (Holtzman et al. 2020)."""
     min_p: float = 0.0
-    """Keep tokens of at least this part of the likeliest one's probability (Nguyen et al. 2024)."""
+    """Minimum probability of the tokens to keep, relative to the likeliest one's (Nguyen et al. 2024)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,20 +158,22 @@ class SamplingConfig(TokenRules):
 
 @configuration
 class BeamConfig(TokenRules):
-    """How the likeliest sequences are searched for: transformers' meanings, and its defaults but for the width.
+    """Settings of beam search, with transformers' meanings and, except for the width, its defaults.
 
-    A sequence's score is its log-probability / length^length_penalty. Its length counts the chosen tokens, the end among them.
+    A sequence's score is its log-probability / length^length_penalty, where the length counts the generated tokens including
+    the end token.
     """
 
     width: int = 5
     """Number W of sequences kept at each step."""
     length_penalty: float = 1.0
-    """0: none; 1: the mean over its tokens; above, longer sequences still; below 0, shorter ones."""
+    """Exponent of the length in a score. 0: no normalization; 1: the mean over tokens; above 1: favors longer sequences; below
+    0: shorter ones."""
     early_stopping: EarlyStopping = False
-    """When W sequences have ended: True stops. False stops once the best that goes on is no better at its length of now.
-    "never" stops once it cannot get better at any length."""
+    """Rule for stopping once W sequences have ended. True: stop. False: stop once the best unfinished sequence, scored at its
+    current length, is no better. "never": stop once it cannot become better at any length."""
     n_best: int = 1
-    """How many of them to give back, the best first."""
+    """Number of sequences to return, the best first."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
-"""A tokenizer of the `tokenizers` library that somebody else wrote: read, and refused where a text could become a flood.
+"""Tokenizers of the `tokenizers` library from unchecked files: read, and refused if a text could grow without bounds.
 
-The library does what a file says: it pads to ten billion tokens, or writes a million characters for each `a`. So what the steps
-of a tokenizer can write at most is computed from their settings, before any text goes through them.
+The library does what a file says: it pads to ten billion tokens, or writes a million characters for each `a`. Therefore the
+most that a tokenizer's steps can write is computed from their settings, before any text goes through them.
 """
 
 import base64
@@ -23,14 +23,16 @@ with extra_package():
 LONGEST_TOKEN, LONGEST_SETTING = 2**16, 1000
 """Most characters of a token, and of a text in the settings of a step."""
 MOST_GROWTH = 256
-"""Most characters that a tokenizer may write for one. SentencePiece's come to 72: one Arabic ligature stands for 18 letters."""
+"""Most characters that a tokenizer may write per character. SentencePiece's reach 72: an Arabic ligature stands for 18
+letters.
+"""
 MOST_IN_A_WORD = 1000
-"""Most characters of a word that WordPiece takes: it needs the square of their number. BERT has 100."""
+"""Most characters of a word for WordPiece, whose time grows with their square. BERT has 100."""
 
 GROUPS = ("normalizer", "pre_tokenizer"), ("post_processor",), ("decoder",)
-"""Steps that follow one another."""
+"""Groups of steps that are applied one after another."""
 GROWTH = {"ByteLevel": 5, "BertNormalizer": 3, "Metaspace": 2, "BPEDecoder": 2, "CTC": 2, "WordPiece": 2}
-"""Most characters for one, by the type of a step: bytes become characters, and spaces come in between."""
+"""Most characters written per character, by type of step: bytes become characters, and spaces are inserted."""
 
 
 NO_FILE, AGAIN = "is not a tokenizer.json, or is damaged", "write it again with save"
@@ -38,7 +40,7 @@ NO_FILE, AGAIN = "is not a tokenizer.json, or is damaged", "write it again with 
 
 @contextmanager
 def foreign(what: str, remedy: str) -> Iterator[None]:
-    """Around a call of the library: whatever it raises becomes an InputError. Its panics are not an Exception."""
+    """Context manager for calls of the library: whatever it raises becomes an InputError. Its panics are not an Exception."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, MemoryError, JaxformerError):
@@ -48,7 +50,7 @@ def foreign(what: str, remedy: str) -> Iterator[None]:
 
 
 def read_bounded(path: Path | str) -> str:
-    """The text of a tokenizer's file; InputError where it is larger than any tokenizer."""
+    """Read the text of a tokenizer's file; InputError if it is larger than any tokenizer."""
     path = check_path("path", path)
     if path.is_file() and (size := path.stat().st_size) > MOST_BYTES:
         raise InputError(f"{path} has {size:,} bytes, where a tokenizer has at most {MOST_BYTES:,}; give a tokenizer's file")
@@ -56,14 +58,17 @@ def read_bounded(path: Path | str) -> str:
 
 
 def read_backend(path: Path | str) -> tokenizers.Tokenizer:
-    """The tokenizer of a tokenizer.json, which nothing has checked so far."""
+    """Read a tokenizer.json that nothing has checked so far."""
     text = read_bounded(path)
     with foreign(f"{path} {NO_FILE}", AGAIN):
         return tokenizers.Tokenizer.from_str(text)
 
 
 def check_backend(backend: tokenizers.Tokenizer) -> None:
-    """From here on it truncates and pads no more. InputError for ids with holes, or too long or too many texts in a step."""
+    """Check a backend and switch off its truncation and padding.
+
+    InputError for ids with gaps, and for tokens or growth of a step beyond the limits above.
+    """
     backend.no_truncation()
     backend.no_padding()
     vocabulary = backend.get_vocab()
@@ -99,7 +104,7 @@ def _check_settings(name: str, settings: Any) -> None:
 
 
 def _texts(settings: Any) -> Iterator[str]:
-    """Every text in the settings of a step that it may write."""
+    """Yield every text in a step's settings that the step may write."""
     if isinstance(settings, str):
         yield settings
     elif isinstance(settings, list):
@@ -110,7 +115,7 @@ def _texts(settings: Any) -> Iterator[str]:
 
 
 def _growth(step: dict[str, Any]) -> int:
-    """The most characters that a step writes for one; tokens, where it adds them to a text."""
+    """Return the most characters that a step writes per character, or the most tokens if it adds tokens to a text."""
     match step:
         case {"type": "Sequence", **parts}:
             return math.prod(_growth(part) for steps in parts.values() for part in steps)
@@ -119,7 +124,7 @@ def _growth(step: dict[str, Any]) -> int:
         case {"type": "Replace", "content": new} | {"type": "Prepend", "prepend": new}:
             return 1 + len(new)  # a pattern may match between two characters
         case {"type": "Precompiled", "precompiled_charsmap": packed}:
-            table = base64.b64decode(packed)  # the size of an index, the index, and texts that end with a zero
+            table = base64.b64decode(packed)  # size of an index, the index, zero-terminated texts
             texts = table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")
             return max(1, *(len(text.decode(errors="replace")) for text in texts))
         case {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}:

@@ -1,4 +1,4 @@
-"""Batches of token ids, each a pure function of its step: windows of a long text, and buckets of pairs of few shapes."""
+"""Batches of token ids, each a pure function of its step: windows of a long text, and bucketed pairs of few shapes."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
@@ -23,7 +23,7 @@ class Windows(NamedTuple):
 
 
 def split(ids: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first nine tenths to train on, the rest to validate."""
+    """Split a text: the first nine tenths to train on, the rest to validate."""
     cut = len(ids) * 9 // 10
     shorter = min(cut, len(ids) - cut)
     if shorter <= context:
@@ -35,14 +35,14 @@ def split(ids: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_windows(ids: Int[Array, " X"], key: PRNGKeyArray, batch: int, context: int) -> Windows:
-    """`batch` windows at random places: a pure function of the key, on the device."""
+    """Draw `batch` windows at random positions: a pure function of the key, on the device."""
     starts = jax.random.randint(key, (batch, 1), 0, ids.shape[0] - context, jnp.int32)
     windows = ids[starts + jnp.arange(context + 1, dtype=jnp.int32)[None]]
     return Windows(windows[:, :-1], windows[:, 1:])
 
 
 def cover(ids: np.ndarray, batch: int, context: int) -> Windows:
-    """The whole text, each token but the first predicted once: windows side by side as `X B T`, the last ones filled up."""
+    """Cut a whole text into windows `X B T` that predict each token but the first once; the last ones are padded."""
     rows = -(-(len(ids) - 1) // context)
     rows += -rows % batch
     inputs = np.zeros(rows * context, np.int32)
@@ -52,35 +52,35 @@ def cover(ids: np.ndarray, batch: int, context: int) -> Windows:
 
 
 GRAIN = 2
-"""Widths of what a model reads are multiples of this many tokens: XLA compiles and runs odd ones more slowly."""
+"""Granularity of the widths that a model reads, in tokens: XLA compiles and runs odd widths more slowly."""
 MOST_CELLS = 400
-"""Different widths that are put together pair by pair; where there are more of them, they are rounded more coarsely first."""
+"""Most different widths to merge pairwise; if there are more, they are rounded more coarsely first."""
 UNREAD = np.array([0, 1])
-"""A target's last token is only predicted."""
+"""Tokens of source and target that are not read: a target's last token is only predicted."""
 
 
 class Bucket(NamedTuple):
     """Pairs that share a batch shape."""
 
     members: Int[np.ndarray, " X"]
-    """Their numbers."""
+    """Indices of the pairs."""
     rows: int
-    """Pairs a batch."""
+    """Number of pairs per batch."""
     widths: tuple[int, int]
-    """Tokens of a source and of a target."""
+    """Number of tokens of a source and of a target."""
 
     @property
     def batches(self) -> int:
-        """Batches that hold every member once; the last one may have empty rows."""
+        """Number of batches that hold every member once; the last one may have empty rows."""
         return -(-len(self.members) // self.rows)
 
 
 class Buckets:
-    """All pairs in batches of at most `budget` tokens, padding and both sides counted, of at most `shapes` shapes.
+    """All pairs in batches of at most `budget` tokens (both sides, padding included) and at most `shapes` shapes.
 
-    Every epoch visits each pair once, in another order. Lengths are rounded up, then the two shapes that cost the least
-    padding are made one, until few enough are left. `parts` divides the rows of every batch; each part
-    is filled up with empty rows to a `multiple`, which changes neither the pairs of a batch nor their order.
+    Every epoch visits each pair once, in a new order. Lengths are rounded up; then the two shapes whose union costs the least
+    padding are merged, until few enough are left. `parts` divides the rows of every batch; each part is filled up with empty
+    rows to a `multiple`, which changes neither the pairs of a batch nor their order.
     """
 
     def __init__(
@@ -110,30 +110,30 @@ class Buckets:
 
     @cached_property
     def steps(self) -> int:
-        """Batches an epoch."""
+        """Number of batches per epoch."""
         return sum(bucket.batches for bucket in self.buckets)
 
     @property
     def tokens(self) -> int:
-        """Tokens an epoch, of both sides, without padding."""
+        """Number of tokens per epoch, of both sides, without padding."""
         return int(self.lengths.sum())
 
     @property
     def padding(self) -> float:
-        """The part of all tokens in an epoch's batches that is padding."""
+        """Fraction of padding among all tokens in an epoch's batches."""
         return 1 - self.tokens / sum(bucket.batches * bucket.rows * sum(bucket.widths) for bucket in self.buckets)
 
     def batch(self, seed: int, step: int) -> Pairs:
-        """The batch of a step."""
+        """Return the batch of a step."""
         number, members = self.epoch_order(seed, step // self.steps)[step % self.steps]
         return self._filled(self.buckets[number], members)
 
     def epoch(self, seed: int = 0, epoch: int = 0) -> Iterator[Pairs]:
-        """Every batch of an epoch."""
+        """Yield every batch of an epoch."""
         return (self.batch(seed, epoch * self.steps + step) for step in range(self.steps))
 
     def _order(self, seed: int, epoch: int) -> list[tuple[int, np.ndarray]]:
-        """Bucket and members of every batch of an epoch."""
+        """Return the bucket and the members of every batch of an epoch."""
         random = np.random.default_rng((seed, epoch))
         batches = [
             (number, members)
@@ -155,7 +155,7 @@ class Buckets:
 
 
 def _bucket(members: np.ndarray, lengths: np.ndarray, budget: int, parts: int) -> Bucket:
-    """As many rows as the budget allows, spread evenly over the batches that takes."""
+    """Build a bucket with as many rows as the budget allows, spread evenly over the number of batches which that takes."""
     source, target = (int(width) for width in _rounded(lengths[members].max(0)))
     most = budget // (source + target) // parts * parts
     rows = -(-len(members) // -(-len(members) // most))
@@ -163,12 +163,12 @@ def _bucket(members: np.ndarray, lengths: np.ndarray, budget: int, parts: int) -
 
 
 def _rounded(lengths: np.ndarray, grain: int = GRAIN) -> np.ndarray:
-    """Lengths of sources and targets, the next widths up."""
+    """Round lengths of sources and targets up to the next widths."""
     return -(-(lengths - UNREAD) // grain) * grain + UNREAD
 
 
 def _grouped(lengths: np.ndarray, shapes: int) -> list[np.ndarray]:
-    """The numbers of the pairs of each shape."""
+    """Return the indices of the pairs of each shape."""
     grain = GRAIN
     while len(np.unique(_rounded(lengths, grain), axis=0)) > MOST_CELLS:
         grain *= 2

@@ -1,4 +1,4 @@
-"""Files by name, from a folder, the cache or the network; and text files of the user's own."""
+"""Files by name, from a folder, the cache or the network, and the user's own text files."""
 
 import difflib
 import gzip
@@ -18,10 +18,10 @@ from jaxformer.validation.fields import check_file, check_kind, check_path, read
 
 @dataclass(frozen=True)
 class Source:
-    """Where a public file lies, and what it must hash to."""
+    """Location of a public file, and its checksum."""
 
     file: str
-    """Its place in the folder and in the cache."""
+    """Path in the folder and in the cache."""
     url: str
     sha256: str
 
@@ -50,20 +50,20 @@ CORPORA: dict[str, dict[str, Source]] = {
         "test.target": _multi30k("test_2016_flickr", "en", "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9"),
     },
 }
-"""What a corpus is made of: one text, or sources and targets line by line."""
+"""Parts of each corpus: one text, or sources and targets line by line."""
 FOLDER = "JAXFORMER_DATA"
-"""Environment variable: a folder that is looked into before the network."""
+"""Environment variable that names a folder to look into before the network."""
 UNPACKED = 256
-"""Most MiB that a packed text unpacks to, unless its reader allows more."""
+"""Most MiB to which a packed text may unpack, unless its reader allows more."""
 WRONG = "does not have the wanted sha256"
 
 
 def find(name: str, part: str) -> Path:
-    """The part of a corpus by name, or the file of that path; InputError where it is neither."""
+    """Return the path of a corpus's part by name, or of a file; InputError if it is neither."""
     if part in CORPORA.get(name, {}):
         return fetch(CORPORA[name][part])
     path = Path(name)
-    with suppress(OSError):  # a name may be too long for one
+    with suppress(OSError):  # a name may be too long for a path
         if path.is_file():
             return path
     fitting = [corpus for corpus, parts in CORPORA.items() if part in parts]
@@ -73,7 +73,7 @@ def find(name: str, part: str) -> Path:
 
 
 def located(name: str) -> str:
-    """The name of a corpus as it is; of a file its whole path, so that it is found from every folder."""
+    """Return the name of a corpus as it is, or the absolute path of a file, so that it is found from every folder."""
     check_kind("data", name, str, "a file, or a corpus by its name")
     with suppress(OSError):
         if name not in CORPORA and Path(name).is_file():
@@ -82,12 +82,12 @@ def located(name: str) -> str:
 
 
 def read_corpus(name: str, unpacked: int = UNPACKED) -> str:
-    """The text of a corpus by name, or of a file by path; one that gzip packed has at most `unpacked` MiB."""
+    """Read the text of a corpus by name, or of a file by path; a gzipped one has at most `unpacked` MiB."""
     return read_text(find(name, "text"), unpacked)
 
 
 def read_text(path: Path | str, unpacked: int = UNPACKED) -> str:
-    """A UTF-8 file, with a byte order mark or without, packed by gzip or not.
+    """Read a UTF-8 file, with or without a byte order mark, gzipped or not.
 
     InputError says which byte is not UTF-8, or that a packed file has more than `unpacked` MiB.
     """
@@ -111,7 +111,7 @@ def read_text(path: Path | str, unpacked: int = UNPACKED) -> str:
 
 
 def _unpack(path: Path, packed: bytes, most: int) -> bytes:
-    """What gzip packed; InputError where it has more MiB than that."""
+    """Unpack gzipped bytes; InputError if they have more than `most` MiB."""
     found = bytearray()
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
         while chunk := file.read(2**20):
@@ -125,7 +125,7 @@ def _unpack(path: Path, packed: bytes, most: int) -> bytes:
 
 
 def _checked(path: Path, source: Source) -> Path:
-    """The path of a file that is what the source has to be."""
+    """Return the path of a file whose checksum is the source's; InputError otherwise."""
     try:
         found = hashlib.sha256(read_small(path)).hexdigest()
     except OSError as error:
@@ -136,7 +136,7 @@ def _checked(path: Path, source: Source) -> Path:
 
 
 def fetch(source: Source) -> Path:
-    """The file on disk: from the folder named by JAXFORMER_DATA, else from the cache, else downloaded once."""
+    """Return the file on disk: from the folder named by JAXFORMER_DATA, else from the cache, else downloaded once."""
     if folder := os.environ.get(FOLDER):
         path = Path(folder) / source.file
         if path.is_file():

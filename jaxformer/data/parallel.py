@@ -1,4 +1,4 @@
-"""Sources and their targets, line by line: a corpus by name, two text files, or one of two columns."""
+"""Parallel texts, line by line: a corpus by name, two text files, or one file of two columns."""
 
 import warnings
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 
 HELD_OUT = 1000
-"""Pairs at the end of a training set that validate where no others are given, or a tenth where that is less."""
+"""Number of pairs at the end of a training set that validate if no others are given; at most a tenth of the set."""
 
 
 class Parallel(NamedTuple):
@@ -24,7 +24,7 @@ class Parallel(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """What is trained on, what picks the best model, and what judges it."""
+    """Pairs to train on, to select the best model, and to test it."""
 
     train: Parallel
     validation: Parallel
@@ -34,7 +34,7 @@ class Splits(NamedTuple):
 def read_splits(
     data: Sequence[str], validation: Sequence[str] = (), test: Sequence[str] = (), *, unpacked: int = UNPACKED
 ) -> Splits:
-    """A corpus's own splits, or those of files.
+    """Read a corpus's own splits, or those of files.
 
     Without validation files, the end of the training pairs is held out; without test files, the validation pairs are tested.
     """
@@ -51,10 +51,10 @@ def read_splits(
 
 
 def read_parallel(data: Sequence[str], split: str = "train", unpacked: int = UNPACKED) -> Parallel:
-    """The pairs of a corpus by name (one of its splits), of two text files, or of one file with a tab in each line.
+    """Read the pairs of a corpus by name (one of its splits), of two text files, or of one file with a tab in each line.
 
-    Files are UTF-8, and may be packed as .gz, of at most `unpacked` MiB each. Pairs of which one side is empty are left
-    out, with a warning. InputError names the file and the line that does not fit.
+    Files are UTF-8, and may be packed as .gz, of at most `unpacked` MiB each. Pairs with an empty side are left out, with a
+    warning. InputError names the file and the line that does not fit.
     """
     if isinstance(data, str) or not 1 <= len(data) <= 2:
         raise InputError(
@@ -72,12 +72,12 @@ def read_parallel(data: Sequence[str], split: str = "train", unpacked: int = UNP
 
 
 def lines(path: Path, unpacked: int = UNPACKED) -> list[str]:
-    """The lines of a text file, without their ends; only a line feed, alone or after a carriage return, ends one."""
+    """Read the lines of a text file, without their ends; only a line feed, alone or after a carriage return, ends a line."""
     return [line.removesuffix("\r") for line in read_text(path, unpacked).removesuffix("\n").split("\n")]
 
 
 def columns(path: Path, unpacked: int) -> tuple[list[str], list[str]]:
-    """The two columns of a file with a tab in each line."""
+    """Read the two columns of a file with a tab in each line."""
     rows = [line.split("\t") if line.strip() else ["", ""] for line in lines(path, unpacked)]
     for number, row in enumerate(rows, start=1):
         if len(row) != 2:
@@ -88,9 +88,9 @@ def columns(path: Path, unpacked: int) -> tuple[list[str], list[str]]:
 def encode_pairs(
     tokenizer: Tokenizer, pairs: Parallel, longest: int
 ) -> tuple[list[Int32[np.ndarray, " _"]], list[Int32[np.ndarray, " _"]]]:
-    """Ids of sources, an end behind each, and of targets, between start and end.
+    """Encode sources, with an end token, and targets, between start and end tokens.
 
-    A pair of which a side has more than `longest` tokens is left out, with a warning.
+    A pair with more than `longest` tokens on a side is left out, with a warning.
     """
     start, end, _ = tokenizer.frame
     sources = [np.append(row, end).astype(np.int32) for row in tokenizer.encode_all(pairs.sources)]
@@ -104,7 +104,7 @@ def encode_pairs(
 
 
 def _aligned(sides: Sequence[list[str]], names: Sequence[str]) -> Parallel:
-    """The pairs of which both sides have text."""
+    """Keep the pairs that have text on both sides."""
     counts = [len(side) for side in sides]
     if counts[0] != counts[1]:
         longer = counts[1] > counts[0]

@@ -1,4 +1,4 @@
-"""Pairs that need no data: a source of random symbols and a target by rule, drawn on the device from a key alone."""
+"""Synthetic tasks: a source of random symbols and a target by rule, drawn on the device from a key alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from jaxformer.errors import InputError
 
 SOS, EOS, PAD = 0, 1, 2
 SPECIAL = ("<SOS>", "<EOS>", "<PAD>")
-"""Ids 0 to 2; the symbols come after them."""
+"""Tokens of ids 0 to 2; the symbols come after them."""
 
 
 Ids = Int[Array, " X"] | np.ndarray
@@ -27,7 +27,7 @@ class Pairs(NamedTuple):
 
 
 def frame(symbols: Int[Array, "B X"], lengths: Int[Array, " B"]) -> Int[Array, "B Y"]:
-    """Ids of `<SOS> symbols <EOS> <PAD> ...`, of which row b has lengths[b] symbols."""
+    """Return ids `<SOS> symbols <EOS> <PAD> ...`, where row b has lengths[b] symbols."""
     place = jnp.arange(symbols.shape[1] + 2, dtype=jnp.int32)[None]
     ids = jnp.pad(symbols + len(SPECIAL), ((0, 0), (1, 1)))
     ids = jnp.where(place == 0, SOS, jnp.where(place <= lengths[:, None], ids, PAD))
@@ -36,20 +36,20 @@ def frame(symbols: Int[Array, "B X"], lengths: Int[Array, " B"]) -> Int[Array, "
 
 @dataclass(frozen=True)
 class Task:
-    """A rule from sequences of symbols to others."""
+    """Rule that maps sequences of symbols to others."""
 
     symbols: str
-    """What sources are written in, a character for each id after the special ones."""
+    """Alphabet of sources: a character for each id after the special ones."""
     target_symbols: str
-    """What the same ids stand for in targets."""
+    """Alphabet of targets, for the same ids."""
     weights: tuple[int, ...]
-    """How often each symbol is drawn, as a part of their sum."""
+    """Relative frequency of each symbol."""
     shortest: int
     """Fewest symbols of a source."""
     longest: int
     """Most symbols of a source."""
     rewrite: Callable[[Int[Array, "B X"], Int[Array, " B"]], tuple[Int[Array, "B Z"], Int[Array, " B"]]]
-    """Sources and their lengths -> targets and their lengths, in symbols counted from 0."""
+    """Function of sources and their lengths that returns targets and their lengths, in symbols counted from 0."""
 
     @property
     def vocab_size(self) -> int:
@@ -57,7 +57,7 @@ class Task:
         return len(SPECIAL) + len(self.symbols)
 
     def draw(self, key: PRNGKeyArray, batch: int) -> Pairs:
-        """`batch` random pairs."""
+        """Draw `batch` random pairs."""
         length_key, symbol_key = jax.random.split(key)
         lengths = jax.random.randint(length_key, (batch,), self.shortest, self.longest + 1, jnp.int32)
         chances = jnp.log(jnp.asarray(self.weights, jnp.float32))
@@ -65,7 +65,7 @@ class Task:
         return Pairs(frame(symbols, lengths), frame(*self.rewrite(symbols, lengths)))
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 ids of a source; InputError names the first character that has none, or a length too great."""
+        """Return the int32 ids of a source; InputError names the first unknown character, or an excessive length."""
         for place, character in enumerate(text):
             if character not in self.symbols:
                 raise InputError(f"prompt: character {character!r} (position {place}) is not one of {self.symbols}")
@@ -76,11 +76,11 @@ class Task:
         return np.array([SOS, *(len(SPECIAL) + self.symbols.index(character) for character in text), EOS], np.int32)
 
     def decode(self, ids: Ids) -> str:
-        """A target's text, up to its end."""
+        """Return a target's text, up to its end."""
         return self._written(ids, self.target_symbols)
 
     def decode_source(self, ids: Ids) -> str:
-        """A source's text, up to its end."""
+        """Return a source's text, up to its end."""
         return self._written(ids, self.symbols)
 
     def _written(self, ids: Ids, symbols: str) -> str:
@@ -90,7 +90,7 @@ class Task:
 
 
 def reverse(symbols: Int[Array, "B X"], lengths: Int[Array, " B"]) -> tuple[Int[Array, "B Z"], Int[Array, " B"]]:
-    """Each digit d as 9 - d, the last symbol doubled, and all of it backwards."""
+    """Replace each digit d by 9 - d, double the last symbol, and reverse the order."""
     place = jnp.arange(symbols.shape[1] + 1, dtype=jnp.int32)[None]
     from_end = jnp.clip(jnp.minimum(lengths[:, None] - place, lengths[:, None] - 1), 0)
     mirrored = jnp.where(symbols < 10, 9 - symbols, symbols)
@@ -98,7 +98,7 @@ def reverse(symbols: Int[Array, "B X"], lengths: Int[Array, " B"]) -> tuple[Int[
 
 
 def copy(symbols: Int[Array, "B X"], lengths: Int[Array, " B"]) -> tuple[Int[Array, "B Z"], Int[Array, " B"]]:
-    """The same again."""
+    """Return the symbols unchanged."""
     return symbols, lengths
 
 
@@ -112,9 +112,9 @@ REVERSE = Task(
     longest=48,
     rewrite=reverse,
 )
-"""`123456qwer` -> `RREWQ345678`, in the order of a keyboard."""
+"""Reversal: `123456qwer` -> `RREWQ345678`; letters are in the order of a keyboard."""
 
 COPY = Task(symbols=DIGITS, target_symbols=DIGITS, weights=(1,) * 10, shortest=5, longest=12, rewrite=copy)
-"""A few digits -> the same digits."""
+"""Copying of a few digits."""
 
 TASKS = {"reverse": REVERSE, "copy": COPY}

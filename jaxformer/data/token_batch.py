@@ -1,4 +1,4 @@
-"""Token ids of several texts as one array: cut to a longest row, and padded."""
+"""Token ids of several texts as one array: truncated to a longest row, and padded."""
 
 from typing import NamedTuple
 
@@ -17,15 +17,15 @@ class Batch(NamedTuple):
     """Texts as rows of ids, padded on the right to the longest row."""
 
     ids: Int32[np.ndarray, "B T"]
-    """Token ids; padding is `pad`, or 0 where there is no such token (then decode `ids[row][valid[row]]`)."""
+    """Token ids; padding is `pad`, or 0 without such a token (then decode `ids[row][valid[row]]`)."""
     valid: Bool[np.ndarray, "B T"]
-    """True = a token, False = padding."""
+    """True for a token, False for padding."""
     types: Int32[np.ndarray, "B T"]
     """1 for the second text of a pair and the end after it, else 0."""
 
 
 def truncate(rows: list[list[Encoding]], longest: int, special: int) -> None:
-    """Cut texts, or texts and their pairs, so that each row has at most `longest` tokens, `special` ones among them."""
+    """Truncate texts, or texts and their pairs, so that each row has at most `longest` tokens, `special` ones included."""
     check_size("longest", longest)
     if longest < special + len(rows):
         raise InputError(f"longest = {longest} leaves a text no room for a token; give {special + len(rows)} or more")
@@ -35,7 +35,7 @@ def truncate(rows: list[list[Encoding]], longest: int, special: int) -> None:
 
 
 def pad_rows(rows: list[Encoding], pad: int) -> Batch:
-    """The rows as one batch."""
+    """Pad the rows to one batch."""
     lengths = np.array([len(row) for row in rows])
     valid = np.arange(lengths.max()) < lengths[:, None]
     ids, types = np.full(valid.shape, pad, np.int32), np.zeros(valid.shape, np.int32)
@@ -45,7 +45,7 @@ def pad_rows(rows: list[Encoding], pad: int) -> Batch:
 
 
 def _shares(lengths: list[int], room: int) -> list[int]:
-    """How many tokens each text may keep where there is room for so many."""
+    """Return how many tokens each text may keep if `room` tokens fit in all."""
     if len(lengths) == 1:
         return [room]
     less = min(*lengths, room // 2)

@@ -1,4 +1,4 @@
-"""Text <-> token ids: characters, byte-level BPE, and WordPiece as BERT has it, on the `tokenizers` library.
+"""Text <-> token ids: characters, byte-level BPE, and BERT's WordPiece, on the `tokenizers` library.
 
 tokenizer = Tokenizer.train_bpe(texts, 8000)       # or Tokenizer.wordpiece(Path("vocab.txt")), Tokenizer.characters(text)
 ids, valid, types = tokenizer.batch(texts, longest=128)
@@ -30,20 +30,20 @@ with extra_package():
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 BPE_SPECIAL = ("<pad>", "<s>", "</s>")
-"""Ids 0 to 2; the 256 bytes come after them, then what was merged."""
+"""Tokens of ids 0 to 2; the 256 bytes come after them, then the merges."""
 WORDPIECE_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-"""Lines that a vocab.txt must hold; [MASK] is a special token too where it is there."""
+"""Lines that a vocab.txt must hold; [MASK] is a special token too if it is there."""
 
 LARGEST_VOCABULARY = 2**24
-"""The library makes room for as many pairs at once."""
+"""Largest vocabulary to train: the library allocates memory for as many pairs at once."""
 AT_ONCE = 2**20
-"""Characters that are encoded at once where each is a token: the library takes 100 bytes and more for each."""
+"""Number of characters to encode at once if each is a token: the library takes 100 bytes and more for each."""
 OTHER = "give others, or a tokenizer that can"
-"""What to do where a tokenizer fails."""
+"""Remedy in the message when a tokenizer fails."""
 
 
 class Frame(NamedTuple):
-    """The ids that stand around a text."""
+    """Ids of the tokens around a text."""
 
     start: int
     end: int
@@ -52,15 +52,15 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """Text to ids and ids to text, alike for every kind.
+    """Text to ids and ids to text, with the same interface for every kind of tokenizer.
 
-    Special tokens written out in a text are text, and never get the special ids; only WordPiece reads `[MASK]` and the like as
-    the tokens, as BERT's tokenizer does. A backend from elsewhere is taken over: by itself it truncates and pads no more.
+    Special tokens spelled out in a text are text, and never get the special ids; only WordPiece reads `[MASK]` and the like as
+    special tokens, as BERT's tokenizer does. A given backend is modified: its own truncation and padding are switched off.
     """
 
     backend: tokenizers.Tokenizer
     name: str = "the tokenizer"
-    """Where it comes from, as messages say it."""
+    """Origin of the tokenizer, for messages."""
 
     def __post_init__(self) -> None:
         check_kind("backend", self.backend, tokenizers.Tokenizer, "a tokenizers.Tokenizer, or take Tokenizer.load(path)")
@@ -69,7 +69,9 @@ class Tokenizer:
 
     @classmethod
     def characters(cls, text: str) -> "Tokenizer":
-        """One id a character: the distinct ones of a text, sorted. No special tokens, no padding token."""
+        """Build a tokenizer with one id per character: the distinct ones of a text, sorted. No special tokens, no padding
+        token.
+        """
         check_text(text, name="text")
         if not text:
             raise InputError("text is empty; give one with every character that is to have an id")
@@ -80,11 +82,11 @@ class Tokenizer:
 
     @classmethod
     def train_bpe(cls, texts: Iterable[str], vocab_size: int) -> "Tokenizer":
-        """Byte-pair encoding of UTF-8 bytes (Radford et al. 2019): every text has ids, and they give exactly the text back.
+        """Train byte-pair encoding of UTF-8 bytes (Radford et al. 2019): every text has ids, which decode to exactly the text.
 
-        `<pad>`, `<s>` and `</s>` are ids 0 to 2, then come the 256 bytes, then the pairs that the texts hold most often. The
-        vocabulary gets smaller than `vocab_size` where the texts have no more pairs to merge. The same texts, in whatever
-        order, give the same tokenizer.
+        `<pad>`, `<s>` and `</s>` are ids 0 to 2, then come the 256 bytes, then the most frequent pairs of the texts. The
+        vocabulary is smaller than `vocab_size` if the texts have no more pairs to merge. The same texts, in whatever order,
+        give the same tokenizer.
         """
         check_size("vocab_size", vocab_size, least=len(BPE_SPECIAL) + 256, most=LARGEST_VOCABULARY)
         check_several(texts, name="texts")
@@ -104,9 +106,10 @@ class Tokenizer:
     def wordpiece(
         cls, path: Path | str, *, lowercase: bool = True, strip_accents: bool | None = None, chinese: bool = True
     ) -> "Tokenizer":
-        """BERT's WordPiece (Devlin et al. 2019) from a `vocab.txt`: a token a line, its id the number of lines before it.
+        """Build BERT's WordPiece (Devlin et al. 2019) from a `vocab.txt`: a token per line, its id the number of lines before
+        it.
 
-        `lowercase` is for uncased models. Accents go where letters are lowered, unless `strip_accents` says otherwise.
+        `lowercase` is for uncased models. Accents are removed if letters are lowered, unless `strip_accents` says otherwise.
         `chinese` makes every Chinese character a word. A word of more than 100 characters, or one that no pieces make up, is
         [UNK].
         """
@@ -126,18 +129,18 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> "Tokenizer":
-        """A tokenizer.json that `save` or transformers wrote; InputError where the file is not one."""
+        """Load a tokenizer.json that `save` or transformers wrote; InputError if the file is not one."""
         backend = read_backend(path)
         try:
             tokenizer = cls(backend, str(path))
         except InputError as error:
             raise InputError(f"{path}: {error}; write the file again with save") from None
         with foreign(f"{path} {NO_FILE}", AGAIN):
-            backend.encode("\N{SNOWMAN}")  # one without its token for unknown words fails here
+            backend.encode("\N{SNOWMAN}")  # a tokenizer without its token for unknown words fails here
         return tokenizer
 
     def save(self, path: Path | str) -> None:
-        """Write a tokenizer.json, whole or not at all; the same tokenizer gives the same bytes."""
+        """Write a tokenizer.json by an atomic write; the same tokenizer gives the same bytes."""
         path = check_path("path", path)
         try:
             with written_whole(path) as unfinished:
@@ -147,7 +150,7 @@ class Tokenizer:
 
     @property
     def sha256(self) -> str:
-        """The checksum of what `save` writes."""
+        """Checksum of what `save` writes."""
         return hashlib.sha256(self._json().encode()).hexdigest()
 
     @property
@@ -157,22 +160,22 @@ class Tokenizer:
 
     @property
     def pad(self) -> int | None:
-        """The id of padding, None where there is no such token."""
+        """Id of padding; None without such a token."""
         return self._id("[PAD]", "<pad>")
 
     @property
     def start(self) -> int | None:
-        """The id before a text, None where there is no such token."""
+        """Id before a text; None without such a token."""
         return self._id("[CLS]", "<s>")
 
     @property
     def end(self) -> int | None:
-        """The id after a text, None where there is no such token."""
+        """Id after a text; None without such a token."""
         return self._id("[SEP]", "</s>")
 
     @property
     def frame(self) -> Frame:
-        """Start, end and padding, for sequence to sequence; InputError where one of them is missing."""
+        """Ids of start, end and padding, for sequence to sequence; InputError if one of them is missing."""
         start, end, pad = self.start, self.end, self.pad
         if start is None or end is None or pad is None:
             raise InputError("the tokenizer has no tokens for start, end and padding; sequence to sequence needs all three")
@@ -180,7 +183,7 @@ class Tokenizer:
 
     @cached_property
     def alphabet(self) -> str | None:
-        """Every character that has an id, in the order of ids; None where tokens are more than characters."""
+        """Characters that have an id, in the order of ids; None if tokens are more than characters."""
         vocabulary = self.backend.get_vocab()
         plain = isinstance(self.backend.model, models.BPE) and self.backend.pre_tokenizer is None
         if not plain or any(len(token) > 1 for token in vocabulary):
@@ -189,11 +192,13 @@ class Tokenizer:
 
     @property
     def opening(self) -> str:
-        """What a text without a start token begins after: a line break, or the first character where there is none."""
+        """Text that precedes a text without a start token: a line break, or the first character if there is none."""
         return "\n" if self._id("\n") is not None else self.decode([0])
 
     def encode(self, text: str, *, special: bool = False, name: str = "text") -> Int32[np.ndarray, " T"]:
-        """The ids of a text; with `special`, between start and end. InputError names the first character that has no id."""
+        """Return the ids of a text; with `special`, between start and end. InputError names the first character without
+        an id.
+        """
         if special or self.alphabet is None or self.backend.normalizer is not None:
             return np.array(self._encode([text], [name], special)[0].ids, np.int32)
         self._check([text], [name])
@@ -201,16 +206,16 @@ class Tokenizer:
         return np.concatenate([np.array(self._encode([part], [name], special)[0].ids, np.int32) for part in parts])
 
     def encode_all(self, texts: Sequence[str], *, special: bool = False) -> list[Int32[np.ndarray, " _"]]:
-        """The ids of each text, on all cores; with TOKENIZERS_PARALLELISM=false in the environment, on one."""
+        """Return the ids of each text, on all cores; on one with TOKENIZERS_PARALLELISM=false in the environment."""
         return [np.array(row.ids, np.int32) for row in self._encode(texts, _names("texts", texts), special)]
 
     def batch(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, special: bool = True, longest: int | None = None
     ) -> Batch:
-        """The ids of texts, or of each text and its pair, as rows of at most `longest` tokens.
+        """Return the ids of texts, or of each text and its pair, as rows of at most `longest` tokens.
 
-        A text that is too long loses its end. Of two the longer one is cut until they fit: then both, to equal parts, of which
-        the longer text keeps the odd token (the second, where both are as long).
+        A text that is too long loses its end. Of two texts the longer one is truncated until they fit or are equally long; then
+        both are, to equal parts. The longer text keeps an odd token (the second, if both are as long).
         """
         names, parts = ("texts",) if pairs is None else ("texts", "pairs"), [texts] if pairs is None else [texts, pairs]
         rows = [self._encode(part, _names(name, part), special=False) for name, part in zip(names, parts, strict=True)]
@@ -226,7 +231,7 @@ class Tokenizer:
         return pad_rows(whole, self.pad or 0)
 
     def decode(self, ids: Int[np.ndarray, " T"] | Sequence[int]) -> str:
-        """The text of these ids, special tokens left out: what was encoded, but for WordPiece, which loses spaces."""
+        """Return the text of these ids without special tokens: the encoded text, except that WordPiece loses spaces."""
         found = np.asarray(ids)
         if found.size and not np.issubdtype(found.dtype, np.integer):
             raise InputError(f"ids: type {found.dtype}; give integers")
@@ -249,7 +254,7 @@ class Tokenizer:
             return self.backend.encode_batch_fast(list(texts), add_special_tokens=special)
 
     def _check(self, texts: Sequence[str], names: Sequence[str]) -> None:
-        """InputError names the first character that has no id."""
+        """Raise InputError that names the first character without an id."""
         for name, text in zip(names, texts, strict=True):
             check_text(text, name=name)
             if self.alphabet is not None and (unknown := set(text).difference(self.alphabet)):

@@ -19,31 +19,31 @@ from jaxformer.validation.fields import check_kind
 
 
 class BeamNumbers(NamedTuple):
-    """What of a BeamConfig is traced."""
+    """Traced numbers of a BeamConfig."""
 
     length_penalty: Float[Array, ""] | np.generic
     at_once: Bool[Array, ""] | np.bool_
-    """A source is finished as soon as W sequences have ended."""
+    """True if a source is finished as soon as W sequences have ended."""
     at_greatest: Bool[Array, ""] | np.bool_
-    """What goes on is judged at the greatest length, not at that of now."""
+    """True if running sequences are scored at the greatest length, not at their present one."""
     rules: Rules
 
 
 class BeamShape(NamedTuple):
-    """What of a BeamConfig decides the program."""
+    """Static sizes of a BeamConfig, which decide the compiled program."""
 
     width: int
     n_best: int
     ngram: int
     candidates: int
-    """Ways to go on that are ranked: with W of each end token among them, W others remain."""
+    """Number of ranked continuations per source: with W of each end token among them, W others remain."""
 
 
 class Hypotheses(NamedTuple):
-    """What a beam search found, the best first."""
+    """Sequences found by a beam search, best first."""
 
     tokens: np.ndarray
-    """`B n_best n_tokens` ids; the padding token behind an end."""
+    """`B n_best n_tokens` ids; the padding token after an end."""
     scores: np.ndarray
     """`B n_best`: log-probability / length^length_penalty; -inf where there are fewer sequences than asked for."""
 
@@ -51,7 +51,7 @@ class Hypotheses(NamedTuple):
 def make_beam(
     beam: BeamConfig, eos: Ends, pad: int | None, *, vocab_size: int, n_tokens: int, size: int
 ) -> tuple[BeamNumbers, BeamShape]:
-    """The configuration as arrays and sizes, for n_tokens <= size; InputError where it does not fit the vocabulary."""
+    """Convert the configuration to arrays and sizes, for n_tokens <= size; InputError if it does not fit the vocabulary."""
     check_kind("beam", beam, BeamConfig, "a BeamConfig")
     check_length(n_tokens, least=1)
     if beam.width > vocab_size:
@@ -66,28 +66,28 @@ def make_beam(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Beams:
-    """All that the search carries from token to token; whatever lies behind an end is the padding token."""
+    """State that the search carries from token to token; after an end, every token is the padding token."""
 
     history: Array
-    """B*W H: what was read before the first choice, at the right; -1 where a row has less."""
+    """B*W H: tokens read before the first choice, right-aligned; -1 where a row has fewer."""
     length: Array
-    """Tokens chosen so far, a scalar."""
+    """Number of tokens chosen so far, a scalar."""
     tokens: Array
-    """B W X: sequences that go on, the likeliest first."""
+    """B W X: running sequences, likeliest first."""
     sums: Array
-    """B W: their log-probabilities."""
+    """B W: log-probabilities of the running sequences."""
     ended: Array
-    """B W X: the best sequences that have ended."""
+    """B W X: best sequences that have ended."""
     scores: Array
-    """B W: their scores; -inf where there is none yet."""
+    """B W: scores of the ended sequences; -inf where there is none yet."""
     done: Array
-    """B: which sources are finished."""
+    """B: True if a source is finished."""
     broken: Array
-    """At which token the logits were first NaN, a scalar."""
+    """Token at which the logits were first NaN, a scalar."""
     logits: Array
-    """B*W V: of the next token."""
+    """B*W V: logits of the next token."""
     cache: Any
-    """What the step remembers: B*W rows, rearranged by `take`."""
+    """Cache of the step: B*W rows, rearranged by `take`."""
 
 
 def beam_search(
@@ -100,13 +100,13 @@ def beam_search(
     size: int,
     shape: BeamShape,
 ) -> tuple[Int[Array, "B n X"], Float[Array, "B n"], Int[Array, ""]]:
-    """The `n_best` sequences of at most `end` <= `size` tokens and their scores; and where the logits broke.
+    """Find the `n_best` sequences of at most `end` <= `size` tokens; return them, their scores, and where the logits broke.
 
     `logits` and `cache` are those of B rows before the first token; `step` is called with B*W rows, those of a source side by
-    side. Every step ranks the W V ways to go on; of two that are equally likely, the one of the likelier parent or the lower id
-    comes first. A sequence ends where an end token is among the W best of them, and every one at the greatest length; the W
-    best others go on. A source is finished with W ended sequences: at once, or when the likeliest of those that go on would
-    not beat them at the length it has, or at the greatest one.
+    side. Every step ranks the W V continuations; of two that are equally likely, the one of the likelier parent or the lower id
+    comes first. A sequence ends where an end token is among the W best continuations, and every one at the greatest length; the
+    W best others go on. A source is finished with W ended sequences: at once, or when the likeliest running sequence would not
+    beat them at its present length, or at the greatest one.
     """
     batch, width = logits.shape[0], shape.width
     rows = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), width)
@@ -134,12 +134,12 @@ def beam_search(
 
 
 def score(sums: Float[Array, "..."], length: Int[Array, ""], penalty: Float[Array, ""] | np.generic) -> Float[Array, "..."]:
-    """log-probability / length^penalty, as fairseq and Marian have it (Wu et al. 2016, equation 14, is another form)."""
+    """log-probability / length^penalty, as in fairseq and Marian (Wu et al. 2016, equation 14, is another form)."""
     return sums / jnp.asarray(length, sums.dtype) ** jnp.asarray(penalty, sums.dtype)
 
 
 def _advance(step: Step, now: Beams, numbers: BeamNumbers, end: Array, shape: BeamShape) -> Beams:
-    """One more token for every sequence."""
+    """Extend every sequence by one token."""
     (batch, width, size), rules, penalty = now.tokens.shape, numbers.rules, numbers.length_penalty
     chances = jax.nn.log_softmax(wide(now.logits), -1)
     allowed = constrain(chances, now.history, now.tokens.reshape(-1, size), now.length, rules, shape.ngram)
@@ -176,13 +176,13 @@ def _advance(step: Step, now: Beams, numbers: BeamNumbers, end: Array, shape: Be
 
 
 def _best(values: Array, n: int, *arrays: Array) -> tuple[Array, list[Array]]:
-    """The n largest values of each row, and what stands in their places."""
+    """Return the n largest values of each row, and the entries of `arrays` at their places."""
     values, place = jax.lax.top_k(values, n)
     return values, [jnp.take_along_axis(a, place[..., None] if a.ndim == 3 else place, 1) for a in arrays]
 
 
 def hypotheses(found: tuple[Array, Array, Array], n_tokens: int, name: str) -> Hypotheses:
-    """What was found, on the host; NonFiniteError for logits that are NaN, InputError for a row without a sequence."""
+    """Copy the result to the host; NonFiniteError for logits that are NaN, InputError for a row without a sequence."""
     tokens, scores, broken = found
     check_broken(int(broken))
     result = Hypotheses(on_host(tokens)[:, :, :n_tokens], on_host(scores))

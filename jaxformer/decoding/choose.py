@@ -1,4 +1,4 @@
-"""Choose token after token: the loop, which knows no model, only step(tokens, cache) -> logits, cache."""
+"""Choose tokens one after the other: a loop that knows no model, only step(tokens, cache) -> logits, cache."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from jaxformer.errors import InputError, type_of
 from jaxformer.validation.arrays import check_drawn_from
 
 Step = Callable[[Int[Array, " B"], Any], tuple[Float[Array, "B V"], Any]]
-"""step(tokens, cache) -> logits of the token after them, and the cache that holds them."""
+"""Function step(tokens, cache) -> logits of the next token, and the cache with these tokens added."""
 
 
 class Choice(NamedTuple):
-    """All that decides between tokens, traced."""
+    """Traced settings that decide between tokens."""
 
     key: PRNGKeyArray
     numbers: tuple[Number, ...]
-    """Those of a SamplingConfig."""
+    """Numbers of a SamplingConfig."""
     rules: Rules
 
 
@@ -38,9 +38,9 @@ def make_choice(
     n_tokens: int,
     size: int,
 ) -> tuple[Choice, int]:
-    """What decides between tokens, and the length of the runs that may not repeat; InputError where a key is missing.
+    """Return the settings that decide between tokens, and the length of the runs that may not repeat.
 
-    Without `sampling`, a key draws by plain probability, and no key takes the likeliest token.
+    Without `sampling`, a key draws by plain probability, and no key takes the likeliest token. InputError if a key is missing.
     """
     if sampling is None:
         sampling = GREEDY if key is None else SamplingConfig()
@@ -56,30 +56,30 @@ def make_choice(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Progress:
-    """All that the loop carries from token to token."""
+    """State that the loop carries from token to token."""
 
     history: Array
-    """B H: what was read before the first choice, at the right; -1 where a row has less."""
+    """B H: tokens read before the first choice, right-aligned; -1 where a row has fewer."""
     tokens: Array
-    """B X: what was chosen; the padding token behind a row's end."""
+    """B X: chosen tokens; the padding token after a row's end."""
     length: Array
-    """How many were chosen, a scalar."""
+    """Number of tokens chosen, a scalar."""
     logits: Array
-    """B V: of the next one."""
+    """B V: logits of the next token."""
     seen: Array
-    """B V: which tokens a row has had."""
+    """B V: True for tokens that a row has had."""
     ended: Array
-    """B: which rows are at their end."""
+    """B: True if a row has ended."""
     broken: Array
-    """At which token the logits were first NaN, a scalar."""
+    """Token at which the logits were first NaN, a scalar."""
     stuck: Array
-    """At which token the rules first left none, a scalar."""
+    """Token at which the rules first left none, a scalar."""
     cache: Any
-    """Whatever the step remembers."""
+    """Cache of the step."""
 
 
 def begin(logits: Float[Array, "B V"], cache: Any, history: Int[Array, "B H"], size: int, rules: Rules) -> Progress:
-    """Before the first of at most `size` tokens."""
+    """Return the state before the first of at most `size` tokens."""
     batch = logits.shape[0]
     rows = jnp.arange(batch, dtype=jnp.int32)[:, None]
     seen = jnp.zeros(logits.shape, bool).at[rows, history].max(history >= 0)
@@ -112,5 +112,5 @@ def advance(step: Step, progress: Progress, end: Int[Array, ""], choice: Choice,
 
 
 def first(before: Int[Array, ""], place: Int[Array, ""], happened: Bool[Array, " B"]) -> Int[Array, ""]:
-    """The first place at which something happened to a row."""
+    """Return the smaller of `before` and `place` if it happened to any row, else `before`."""
     return jnp.where(happened.any(), jnp.minimum(before, place), before)

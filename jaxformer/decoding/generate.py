@@ -1,4 +1,4 @@
-"""How a GPT continues a prompt: token after token, or by the likeliest sequences that a beam finds."""
+"""Text generation with a GPT: token by token, or by beam search."""
 
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ from jaxformer.validation.arrays import Tokens, as_array, check_values
 from jaxformer.validation.inputs import check_tokens
 
 CHEAP = 4
-"""A cache of a quarter of the weights is cheap to read."""
+"""Ratio of weights to cache from which the cache is cheap to read: a quarter of the weights' bytes."""
 SMALLEST_CAPACITY = 64
 
 
@@ -52,14 +52,14 @@ def generate(
     pad: int | None = None,
     valid: Tokens | None = None,
 ) -> np.ndarray:
-    """`B P` ids -> the `B n_tokens` ids that follow; only the last `context` tokens are seen.
+    """Continue `B P` ids by `B n_tokens` ids; only the last `context` tokens are seen.
 
-    Without `sampling`, a key draws each token by its probability, and no key takes the likeliest. `valid` (`B P`, True = no
+    Without `sampling`, a key draws each token by its probability, and no key takes the likeliest. `valid` (`B P`, True = not
     padding) leaves out padding, wherever it stands. A row that chooses `eos`, or one of several, ends, and is filled up with
-    `pad`, by default the (first) end token. Prompt and output lengths are rounded up to powers of two, and nearby lengths
-    share one compilation. While everything fits the context a cache makes each token one row of work; after that the window
-    slides and each token costs a full pass. Raises InputError for what the model cannot continue and for a key that is
-    missing, NonFiniteError for logits that are NaN.
+    `pad`, by default the (first) end token. Prompt and output lengths are rounded up to powers of two: nearby lengths share one
+    compilation. While everything fits the context a cache makes each token one row of work; after that, a sliding window costs
+    a full pass per token. Raises InputError for what the model cannot continue and for a missing key, NonFiniteError for logits
+    that are NaN.
     """
     check_outside_jit(model, (prompt, n_tokens, key, eos, pad, valid))
     model, text, start, padding = _prepare(model, prompt, valid)
@@ -84,9 +84,10 @@ def generate_beam(
     pad: int | None = None,
     valid: Tokens | None = None,
 ) -> Hypotheses:
-    """The likeliest continuations of `B P` ids that a beam finds; otherwise as `generate`.
+    """Find the likeliest continuations of `B P` ids by beam search; otherwise as `generate`.
 
-    A search compares whole sequences, so no window slides: more tokens than fit the context with the prompt are refused.
+    A search compares whole sequences, so there is no sliding window: more tokens than fit the context with the prompt are
+    refused.
     """
     model, text, start, padding = _prepare(model, prompt, valid)
     n_tokens = check_length(n_tokens, least=1)
@@ -103,7 +104,7 @@ def generate_beam(
 
 
 def _prepare(model: Model, prompt: Tokens, valid: Tokens | None) -> tuple[GPT, Array, Array, Array]:
-    """The prompt's last `context` tokens, checked and filled up; their number, and how many at the left are padding."""
+    """Check and pad the prompt's last `context` tokens; return model, tokens, their number, and each row's left padding."""
     if not isinstance(model, GPT):
         raise InputError(f"generate continues a GPT, and this is {type(model).__name__}; an EncoderDecoder translates")
     check_outside_jit(model, prompt)
@@ -118,24 +119,26 @@ def _prepare(model: Model, prompt: Tokens, valid: Tokens | None) -> tuple[GPT, A
 
 
 def places(first: Array, n: int, padding: Int[Array, " B"]) -> Int[Array, "B n"]:
-    """Positions of n tokens from `first` on: padding at the left has none of its own."""
+    """Positions of n tokens from `first` on; padding at the left takes up none."""
     return jnp.maximum(first + jnp.arange(n, dtype=jnp.int32)[None] - padding[:, None], 0)
 
 
 def behind(padding: Int[Array, " B"], n: int) -> Array:
-    """The mask of n keys of which the first are padding."""
+    """Mask of n keys that hides the first `padding` ones of each row."""
     return padding_mask(jnp.arange(n, dtype=jnp.int32)[None] >= padding[:, None])
 
 
 def last(model: GPT, states: Float[Array, "B T D"], place: Array | int) -> Float[Array, "B V"]:
-    """Logits at one place."""
+    """Return the logits at one place."""
     return model.read_out(jax.lax.dynamic_slice_in_dim(states, place, 1, axis=1))[:, 0]
 
 
 def read(
     model: GPT, text: Int[Array, "B P"], start: Int[Array, ""], padding: Int[Array, " B"], capacity: int, width: int
 ) -> tuple[Step, Float[Array, "B V"], KVCache, Int[Array, "B P"]]:
-    """A step for `width` rows a prompt, the first token's logits, the cache, and what was read: at the right, behind -1."""
+    """Return a step for `width` rows per prompt, the first token's logits, the cache, and the tokens read, right-aligned after
+    -1.
+    """
     batch, longest = text.shape
     cache = cut_cache(empty_cache(model, batch, capacity))
     positions = places(jnp.int32(0), longest, padding)
@@ -165,7 +168,9 @@ def _generate(
     ngram: int,
     slides: bool,
 ) -> tuple[Int[Array, "B X"], Int[Array, ""], Int[Array, ""]]:
-    """At most `size` tokens after text[:, :start], whose first `padding` are none; where logits broke, and rules left none."""
+    """Choose at most `size` tokens after text[:, :start], whose first `padding` are padding; return where logits broke or rules
+    left none.
+    """
     context = model.config.context
     rooms = capacities(model, text.shape[0], text.shape[1], min(text.shape[1] + size, context))
     step, logits, cache, history = read(model, text, start, padding, rooms[0], width=1)
@@ -182,10 +187,10 @@ def _generate(
 
 
 def capacities(model: GPT, batch: int, least: int, most: int) -> list[int]:
-    """How far a cache grows while it is filled, in the end to `most`.
+    """Return the capacities to which a cache grows while it is filled; the last is `most`.
 
-    A token reads all the cache's capacity. While that is little beside the weights, which it reads too, a smaller cache gains
-    nothing, and each one costs a compilation.
+    Every token reads the cache's whole capacity. While that is little beside the weights, which are read too, a smaller cache
+    gains nothing, and each capacity costs a compilation.
     """
     token = n_bytes(empty_cache(model, batch, 1))
     cheap = n_bytes(model) // (CHEAP * token)
@@ -196,7 +201,7 @@ def capacities(model: GPT, batch: int, least: int, most: int) -> list[int]:
 
 
 def with_window(model: GPT) -> Step:
-    """A step beyond the context: it looks at the `context` tokens before, whose positions are new, and costs a full pass."""
+    """Return a step beyond the context: a sliding window of the last `context` tokens, at new positions, in a full pass."""
     context, apart = model.config.context, take_layers_apart(model)
 
     def step(chosen: Array, window: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:

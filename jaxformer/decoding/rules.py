@@ -1,4 +1,4 @@
-"""Which tokens may come next: the rules of a configuration as arrays, and what they do to one step's logits."""
+"""Rules for the next token: a configuration's rules as arrays, and their effect on one step's logits."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,26 +13,28 @@ from jaxformer.decoding.prepare import NONE, check_id
 from jaxformer.errors import InputError
 
 Ends = int | Sequence[int] | None
-"""One end token, several of them, or none."""
+"""End tokens: one, several, or none."""
 
 
 class Rules(NamedTuple):
-    """What of a TokenRules is traced, and the tokens that end a sequence."""
+    """Traced fields of a TokenRules, and the tokens that end a sequence."""
 
     suppressed: Bool[Array, " V"] | np.ndarray
-    """Which tokens are never chosen."""
+    """True for tokens that are never chosen."""
     ends: Bool[Array, " V"] | np.ndarray
-    """Which tokens end a sequence."""
+    """True for tokens that end a sequence."""
     min_tokens: Int[Array, ""] | np.int32
-    """How many tokens come before an end."""
+    """Number of tokens before an end is allowed."""
     forced: Int[Array, " X"] | np.ndarray
-    """The token of each place, or -1."""
+    """Forced token of each place, or -1."""
     pad: Int[Array, ""] | np.int32
-    """The token that fills what comes after an end."""
+    """Token that fills a row after its end."""
 
 
 def make_rules(rules: TokenRules, eos: Ends, pad: int | None, vocab_size: int, n_tokens: int, size: int) -> Rules:
-    """The rules as arrays, for n_tokens <= size; without a `pad`, the first end fills. InputError where one does not fit."""
+    """Convert the rules to arrays, for n_tokens <= size; without a `pad`, the first end token fills. InputError for a rule that
+    does not fit.
+    """
     ends = end_tokens(eos)
     filler = pad if pad is not None else ends[0] if ends else 0
     named = [("eos", token) for token in ends] + [("pad", filler)]
@@ -54,7 +56,7 @@ def make_rules(rules: TokenRules, eos: Ends, pad: int | None, vocab_size: int, n
 
 
 def end_tokens(eos: Ends) -> tuple[int, ...]:
-    """The end tokens, unchecked."""
+    """Return the end tokens, unchecked."""
     return () if eos is None else tuple(eos) if isinstance(eos, Sequence) else (eos,)
 
 
@@ -66,9 +68,9 @@ def constrain(
     rules: Rules,
     ngram: int,
 ) -> Float[Array, "R V"]:
-    """Logits or log-probabilities with -inf for what may not stand at `place`, and 0 for a token that must.
+    """Set logits or log-probabilities to -inf for tokens that may not stand at `place`, and to 0 for a token that must.
 
-    Before it stand the history, from the right, with -1 where a row has none, and tokens[:place].
+    Before that place stand the history, right-aligned, with -1 where a row has fewer, and tokens[:place].
     """
     vocab_size = values.shape[-1]
     barred = jnp.asarray(rules.suppressed) | (jnp.asarray(rules.ends) & (place < jnp.asarray(rules.min_tokens)))
@@ -82,7 +84,7 @@ def constrain(
 
 
 def repeats(text: Int[Array, "R T"], length: Int[Array, ""], vocab_size: int, n: int) -> Bool[Array, "R V"]:
-    """Which tokens would make the last n a run that stands in text[:length] already."""
+    """True for tokens with which the last n would repeat a run in text[:length]."""
     rows, size = text.shape
     if size < n:
         return jnp.zeros((rows, vocab_size), bool)

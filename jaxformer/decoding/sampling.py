@@ -1,4 +1,4 @@
-"""One token from its logits. Every number of a SamplingConfig is traced: no value of them compiles anything anew."""
+"""Sampling of one token from its logits. Every number of a SamplingConfig is traced: a new value needs no compilation."""
 
 import jax
 import jax.numpy as jnp
@@ -10,25 +10,25 @@ from jaxformer.decoding.prepare import real
 
 Number = Float[Array, ""] | Int[Array, ""] | np.generic | float | int
 GREEDY = SamplingConfig(temperature=0.0)
-"""The likeliest token, always."""
+"""Greedy decoding: always the likeliest token."""
 NUMBERS = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")
-"""What of a SamplingConfig `next_tokens` takes, in its order."""
+"""Fields of a SamplingConfig that `next_tokens` takes, in its order."""
 
 
 def numbers(sampling: SamplingConfig) -> tuple[np.generic, ...]:
-    """The configuration as arguments for `next_tokens`, of the same types whatever it holds."""
+    """Convert the configuration to arguments for `next_tokens`, of the same dtypes whatever the values."""
     values = ((name, getattr(sampling, name)) for name in NUMBERS)
     return tuple(np.int32(value) if name == "top_k" else real(value) for name, value in values)
 
 
 def penalise(logits: Float[Array, "B V"], seen: Bool[Array, "B V"], penalty: Number) -> Float[Array, "B V"]:
-    """Tokens seen before made less likely: positive logits divided, negative ones multiplied by the penalty."""
+    """Make tokens seen before less likely: divide positive logits by the penalty, and multiply negative ones by it."""
     penalty = jnp.asarray(penalty, logits.dtype)
     return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def keep_top_k(logits: Float[Array, "B V"], k: Number) -> Float[Array, "B V"]:
-    """-inf for all but the k likeliest, and those as likely as the k-th; k = 0 keeps all."""
+    """Set to -inf all but the k likeliest tokens and those as likely as the k-th; k = 0 keeps all."""
 
     def cut(logits):
         place = jnp.minimum(jnp.asarray(k), logits.shape[-1]) - 1
@@ -39,7 +39,7 @@ def keep_top_k(logits: Float[Array, "B V"], k: Number) -> Float[Array, "B V"]:
 
 
 def keep_top_p(logits: Float[Array, "B V"], p: Number) -> Float[Array, "B V"]:
-    """-inf for all but the smallest set of likeliest tokens whose probabilities reach p; always at least one."""
+    """Set to -inf all but the smallest set of likeliest tokens whose probabilities reach p; keeps at least one."""
 
     def cut(logits):
         ranked = jnp.sort(logits, axis=-1, descending=True)
@@ -52,7 +52,7 @@ def keep_top_p(logits: Float[Array, "B V"], p: Number) -> Float[Array, "B V"]:
 
 
 def keep_min_p(logits: Float[Array, "B V"], p: Number) -> Float[Array, "B V"]:
-    """-inf for tokens of less than p times the likeliest one's probability."""
+    """Set to -inf tokens of less than p times the likeliest token's probability."""
     least = logits.max(-1, keepdims=True) + jnp.log(jnp.asarray(p, logits.dtype))
     return jnp.where(logits >= least, logits, -jnp.inf)
 
@@ -67,7 +67,7 @@ def next_tokens(
     top_p: Number,
     min_p: Number,
 ) -> Int[Array, " B"]:
-    """A sample from softmax(logits / temperature) among the tokens that every rule keeps; the argmax at temperature 0."""
+    """Sample from softmax(logits / temperature) among the tokens that every rule keeps; at temperature 0 take the argmax."""
     logits = penalise(logits, seen, repetition_penalty)
 
     def sample(logits):

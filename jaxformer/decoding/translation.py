@@ -1,4 +1,4 @@
-"""From a source to a target: an encoder-decoder's tokens, chosen one by one or searched for by a beam."""
+"""Translation with an encoder-decoder: target tokens are chosen one by one, or by beam search."""
 
 from functools import partial
 
@@ -45,13 +45,13 @@ def translate(
     valid: Tokens | None = None,
     key: PRNGKeyArray | None = None,
 ) -> np.ndarray:
-    """`B S` source ids -> `B n_tokens` target ids behind `start`.
+    """Translate `B S` source ids to `B n_tokens` target ids after `start`.
 
     Without `sampling`, a key draws each token by its probability, and no key takes the likeliest. A row that chooses `eos`, or
     one of several, ends, and is filled up with `pad`, by default the (first) end token; with None no row ends. `valid` (`B S`,
-    True = no padding) leaves out padding, wherever it stands. Source and output lengths are rounded up to powers of two, and
-    nearby lengths share one compilation. Raises InputError for what the model cannot read and for a key that is missing,
-    NonFiniteError for logits that are NaN.
+    True = not padding) leaves out padding, wherever it stands. Source and output lengths are rounded up to powers of two:
+    nearby lengths share one compilation. Raises InputError for what the model cannot read and for a missing key, NonFiniteError
+    for logits that are NaN.
     """
     model, source, valid, n_tokens, size = _prepare(model, source, valid, n_tokens, start)
     vocab_size = model.config.vocab_size
@@ -74,7 +74,7 @@ def translate_beam(
     pad: int | None = None,
     valid: Tokens | None = None,
 ) -> Hypotheses:
-    """The likeliest targets of `B S` source ids that a beam finds; otherwise as `translate`."""
+    """Find the likeliest targets of `B S` source ids by beam search; otherwise as `translate`."""
     model, source, valid, n_tokens, size = _prepare(model, source, valid, n_tokens, start)
     numbers, shape = make_beam(beam, eos, pad, vocab_size=model.config.vocab_size, n_tokens=n_tokens, size=size)
     found = _translate_beam(model, source, valid, jnp.int32(start), jnp.int32(n_tokens), numbers, size, shape)
@@ -84,7 +84,7 @@ def translate_beam(
 def _prepare(
     model: Model, source: Tokens, valid: Tokens | None, n_tokens: int | np.integer, start: int
 ) -> tuple[EncoderDecoder, Array, Array, int, int]:
-    """The source and what of it is no padding, both checked, and filled up to a bucket; the target's length and its bucket."""
+    """Check the source and its validity and pad both to a bucket; return them with the target's length and its bucket."""
     if not isinstance(model, EncoderDecoder):
         raise InputError(f"only an EncoderDecoder translates, and this is {type(model).__name__}; a GPT generates")
     check_outside_jit(model, source)
@@ -102,7 +102,7 @@ def _prepare(
 def read(
     model: EncoderDecoder, source: Int[Array, "B S"], valid: Bool[Array, "B S"], start: Int[Array, ""], size: int, width: int
 ) -> tuple[Step, Float[Array, "B V"], KVCache | None, Int[Array, "B 1"]]:
-    """A step for `width` rows a source, the first token's logits, the cache, and the start: the source is encoded once."""
+    """Encode the source once; return a step for `width` rows per source, the first token's logits, the cache, and the start."""
     batch, mask = source.shape[0], padding_mask(valid)
     memory = model.encode(source, mask=mask)
     remembered = model.remember(memory)

@@ -1,1 +1,1 @@
-"""Our own models against their PyTorch twins, and the bugs that have to be noticed."""
+"""Evaluation of the parity checker: jaxformer's models against their torch twins, and mutants that must be noticed."""

@@ -1,4 +1,4 @@
-"""What the mutants are tried on: models, trainings and decodings, each without a bug."""
+"""Cases that mutants are tried on: models, trainings and decodings without a bug."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,23 +24,23 @@ from jaxformer.parity.probe.parameters import excite
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingCase:
-    """All that both sides share."""
+    """Decoding case: everything that both sides share."""
 
     model: EncoderDecoderConfig | GPTConfig
     seed: int
-    """Of the excited weights."""
+    """Seed of the excited weights."""
     n_tokens: int
     start: int | None = None
-    """An encoder-decoder's first token."""
+    """First token of an encoder-decoder's target; None for a GPT."""
     eos: int | tuple[int, ...]
     pad: int
-    """What follows an end."""
+    """Token that follows an end token."""
     sampling: SamplingConfig = GREEDY
     beam: BeamConfig | None = None
-    """None: token after token."""
+    """Beam search; None: token by token."""
 
     def sources(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ids `B S`, prompts or sources, and which of them are real; no row is nothing but padding."""
+        """Return ids `B S` (prompts or sources) and a mask of the real tokens; no row is all padding."""
         model = self.model
         if isinstance(model, GPTConfig):
             ids, valid = probe(model.vocab_size, 5, model.context - self.n_tokens, seed=5)
@@ -49,16 +49,16 @@ class DecodingCase:
         return ids[:-1], valid[:-1]
 
     def ends(self) -> dict[str, Any]:
-        """Where a sequence begins and ends: keywords of both sides' functions."""
+        """Return the start and end tokens, as keywords of both sides' functions."""
         return {"eos": self.eos} if self.start is None else {"start": self.start, "eos": self.eos}
 
     def weights(self) -> Model:
-        """The float32 weights of both sides."""
+        """Return the float32 weights of both sides."""
         return excite(abstract(self.model), self.seed)
 
 
 def decode_jax(case: DecodingCase) -> Hypotheses:
-    """The tokens and scores of JAX, in float64; a greedy sequence has the score 0."""
+    """Decode in jax in float64: tokens and scores. A greedy sequence has the score 0."""
     choose, choose_beam = (generate, generate_beam) if case.start is None else (translate, translate_beam)
     with jax.enable_x64(True):
         model, (source, valid) = to_float64(case.weights()), case.sources()
@@ -70,7 +70,7 @@ def decode_jax(case: DecodingCase) -> Hypotheses:
 
 
 def decode_torch(case: DecodingCase) -> Hypotheses:
-    """The tokens and scores of torch, in float64."""
+    """Decode in torch in float64: tokens and scores."""
     import torch
 
     import torch_ref.models
@@ -89,7 +89,7 @@ def decode_torch(case: DecodingCase) -> Hypotheses:
 
 
 def hypotheses(found: list[list[Any]], n_best: int, n_tokens: int, pad: int) -> Hypotheses:
-    """torch's sequences and scores, one list a row, as arrays."""
+    """Convert torch's sequences and scores, a list per row, to arrays."""
     tokens, scores = np.full((len(found), n_best, n_tokens), pad), np.full((len(found), n_best), -np.inf)
     for row, sequences in enumerate(found):
         for place, (sequence, score) in enumerate(sequences):
@@ -98,7 +98,7 @@ def hypotheses(found: list[list[Any]], n_best: int, n_tokens: int, pad: int) -> 
 
 
 def check_decoding(found: Hypotheses, recorded: Hypotheses) -> None:
-    """Identical tokens, and scores within tier A's tolerance."""
+    """Raise ParityError unless tokens are identical and scores agree within tier A's tolerance."""
     different = np.argwhere((found.tokens != recorded.tokens).any(-1))
     if different.size:
         row, place = different[0]
@@ -108,11 +108,11 @@ def check_decoding(found: Hypotheses, recorded: Hypotheses) -> None:
 
 
 BATCH, LENGTH = 5, 66
-"""Of the inputs of a model."""
+"""Batch size and sequence length of a model's inputs."""
 
 
 PLAIN: dict[str, Any] = {"vocab_size": 23, "context": 71, "d_model": 24, "n_layers": 3, "n_heads": 4, "d_ff": 36}
-"""Sizes differ pairwise, and from batch and length."""
+"""Configuration fields with sizes that differ pairwise, and from batch and length."""
 SIX_HEADS: dict[str, Any] = {**PLAIN, "n_heads": 6}
 BARE: dict[str, Any] = {
     "norm": "rms",
@@ -204,7 +204,7 @@ CONFIGS: dict[str, ModelConfig] = {
     "slopes": EncoderConfig(**SIX_HEADS, positions="none", embedding_width=15, sinks=True, relative_bias="alibi"),
     "encoder": EncoderConfig(**PLAIN, norm_position="post", embedding_norm=True, token_types=2, pooler=True),
 }
-"""What the mutants are tried on; in 'shifted', the hidden states have a mean of 100."""
+"""Models that mutants are tried on; in 'shifted', the hidden states have a mean of 100."""
 
 SMALL = GPTConfig(vocab_size=11, context=7, d_model=6, n_layers=1, n_heads=2, d_ff=10)
 TRAININGS = {
@@ -241,9 +241,9 @@ TRAININGS = {
         steps=2,
     ),
 }
-"""The same for the bugs of losses and optimizers."""
+"""Trainings that mutants of losses and optimizers are tried on."""
 TIERS = {"sure": "B", "adam": "AB"}
-"""The tiers of a training with a bug that float32 alone shows; a sure model's loss has few digits even in float64."""
+"""Tiers of a training whose bug shows only in float32, or A and B; a sure model's loss has few digits even in float64."""
 
 BEAM_WIDTH = 3
 WRITER = EncoderDecoderConfig(
@@ -285,6 +285,6 @@ DECODINGS = {
         beam=BeamConfig(width=BEAM_WIDTH, n_best=2, length_penalty=1.7, min_tokens=3, no_repeat_ngram=2, forced=((-1, 1),)),
     ),
 }
-"""The same for the bugs of decoding; these weights end some sequences early, and others not."""
+"""Decodings that mutants of decoding are tried on; these weights end some sequences early, and others not."""
 
 CASES = (*CONFIGS, *TRAININGS, *DECODINGS)

@@ -1,7 +1,7 @@
-"""Ways to put a bug into the JAX side of a comparison, and into nothing else.
+"""Injections: put a bug into the jax side of a comparison, and into nothing else.
 
-An injection is a context manager: it takes the candidate of the comparison and gives the mutated one. It calls `reached`
-when the mutated code runs, or at once where the mutation lies in data.
+An injection is a context manager: it takes the candidate of a comparison and yields the mutated one. It calls `reached` when
+the mutated code runs, or at once if the mutation lies in data.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,23 +26,27 @@ Weights = dict[str, Any]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug with a name, and the case that has to notice it."""
+    """Bug with a name, and the case that has to notice it."""
 
     name: str
     inject: Injection
     case: str = "plain"
     diverging: str = ""
-    """The last parts of the paths of the modules it lies in, which have to be named, and no others; '' where there is not one
-    kind of module. A regular expression."""
+    """Regular expression for the ends of the paths of the modules that contain the bug.
+
+    These modules, and no others, must be named. '' if the bug is not in one kind of module.
+    """
     cause: str = ""
-    """What every one of their causes has to be, a pattern of `jaxformer.evaluation.outcome`; '' where none can be found, which
-    counts as not right where modules are named."""
+    """Pattern (see `jaxformer.evaluation.outcome`) that every cause of a diverging module must match.
+
+    '' if no cause can be found, which counts as wrong where modules are named.
+    """
     says: str = ""
-    """What a whole run has to say of its cause, which it has in words alone. A regular expression."""
+    """Regular expression for the cause of a whole run, which is text only."""
 
 
 def config(**fields: Any) -> Injection:
-    """The JAX model is built with other settings."""
+    """Build the jax model with other configuration fields."""
 
     @contextmanager
     def inject(candidate: Candidate, reached: Reached) -> Iterator[Candidate]:
@@ -55,9 +59,9 @@ def config(**fields: Any) -> Injection:
 
 
 def patch(owner: Any, **replacements: Callable[..., Callable[..., Any]]) -> Injection:
-    """Functions of a module, a class or a table of functions are replaced: name=f, where f(original) is the replacement.
+    """Replace functions of a module, a class or a table of functions: name=f, where f(original) is the replacement.
 
-    `from a import f` makes a copy of the name: patch f where it is used.
+    `from a import f` copies the name: patch f where it is used.
     """
     table = owner if isinstance(owner, dict) else owner.__dict__
 
@@ -74,12 +78,12 @@ def patch(owner: Any, **replacements: Callable[..., Callable[..., Any]]) -> Inje
 
 
 def instead(owner: Any, **functions: Callable[..., Any]) -> Injection:
-    """Like patch, with replacements that have no need of the original."""
+    """Replace functions as `patch` does, without use of the original."""
     return patch(owner, **{name: lambda original, f=f: f for name, f in functions.items()})
 
 
 def weights(change: Callable[[Weights], Weights]) -> Injection:
-    """The JAX code reads its tensors, by name, as change(tensors)."""
+    """Let the jax code read change(tensors), a dict by name, in place of its tensors."""
 
     @contextmanager
     def inject(candidate: Candidate, reached: Reached) -> Iterator[Candidate]:
@@ -96,7 +100,7 @@ def weights(change: Callable[[Weights], Weights]) -> Injection:
 
 
 def reads_as(value: float, *endings: str) -> Injection:
-    """Tensors whose path ends so are taken for a constant."""
+    """Read tensors whose path ends in one of `endings` as a constant."""
     endings = tuple(f".{ending}" for ending in endings)
 
     def change(tensors: Weights) -> Weights:
@@ -106,7 +110,7 @@ def reads_as(value: float, *endings: str) -> Injection:
 
 
 def swapped(first: str, second: str, within: str = "") -> Injection:
-    """Two sub-modules of equal shapes exchange their tensors, everywhere or within one kind of module."""
+    """Exchange the tensors of two sub-modules of equal shapes, everywhere or within one kind of module."""
 
     def counterpart(name: str) -> str:
         exchanged = {first: second, second: first} if within in name else {}
@@ -116,12 +120,12 @@ def swapped(first: str, second: str, within: str = "") -> Injection:
 
 
 def read_as(name: str, other: str) -> Injection:
-    """One tensor is taken for another of its shape."""
+    """Read one tensor in place of another of its shape."""
     return weights(lambda tensors: tensors | {name: tensors[other]})
 
 
 def without(path: str) -> Injection:
-    """The JAX model has no such tensor."""
+    """Remove a tensor from the jax model."""
     parent, name = path.rsplit(".", 1)
 
     @contextmanager
@@ -136,7 +140,7 @@ def without(path: str) -> Injection:
 
 
 def rule(first: Rule) -> Injection:
-    """The conversion has this rule before its own."""
+    """Put a rule before the conversion's own rules."""
 
     @contextmanager
     def inject(candidate: Candidate, reached: Reached) -> Iterator[Candidate]:

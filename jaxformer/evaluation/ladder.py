@@ -1,4 +1,4 @@
-"""The ladder: how a JAX module is compared with its PyTorch twin. Its weights, output, gradients, and float32 accuracy.
+"""Ladder of checks that compare a jax module with its torch twin: weights, output, gradients, and float32 accuracy.
 
     reference = run_torch(torch_module, inputs)
     for check in LADDER.values():
@@ -29,12 +29,14 @@ from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.trace.reference import Reference
 
 SHORTER = 3
-"""A target is this much shorter than its source."""
+"""Number of tokens by which a target is shorter than its source."""
 
 
 def adversarial_inputs(config: ModelConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Ids `B T` and which of them are real; also token types for an encoder, and the target's ids and which are real for an
-    encoder-decoder. Neither source nor target is longer than its context."""
+    """Return ids `B T` and a mask of the real tokens, followed by token types (encoder) or target ids and their mask.
+
+    Neither source nor target is longer than its context.
+    """
     if isinstance(config, EncoderDecoderConfig):
         source = probe(config.source_ids, batch, min(length, config.source.context), seed)
         return *source, *probe(config.vocab_size, batch, min(length, config.context) - SHORTER, seed + 1000)
@@ -46,7 +48,7 @@ def adversarial_inputs(config: ModelConfig, batch: int, length: int, seed: int) 
 
 
 def call_jax(model: Any, *inputs: Any, key: PRNGKeyArray | None = None) -> jax.Array:
-    """Logits, or an encoder's hidden states and, after them, the pooled one; padding is masked."""
+    """Return jax's logits, or an encoder's hidden states followed by the pooled one; padding is masked."""
     ids, valid, *rest = inputs
     mask = masks.padding_mask(jnp.asarray(valid))
     if isinstance(model, EncoderDecoder):
@@ -60,7 +62,7 @@ def call_jax(model: Any, *inputs: Any, key: PRNGKeyArray | None = None) -> jax.A
 
 
 def call_torch(model: Any, *inputs: Any) -> Any:
-    """The same for the PyTorch twin."""
+    """Return torch's output, laid out as by `call_jax`."""
     import torch
 
     import torch_ref.models
@@ -78,7 +80,7 @@ def call_torch(model: Any, *inputs: Any) -> Any:
 
 
 def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:
-    """The torch module, filled in place with a JAX tree's weights; strict about names and shapes."""
+    """Load a jax tree's weights into a torch module in place; strict about names and shapes."""
     import torch
 
     state = {name: torch.from_numpy(array) for name, array in to_torch(tree, family, like=module.state_dict()).items()}
@@ -87,7 +89,7 @@ def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:
 
 
 def check_weights(reference: Reference, candidate: Candidate) -> None:
-    """Every tensor is used exactly once, and is bitwise equal after the way back."""
+    """Raise ParityError unless every tensor is used exactly once and is bitwise equal after conversion to jax and back."""
     back = to_torch(candidate.model(reference), candidate.family)
     changed = [name for name, tensor in reference.weights.items() if not same_bits(back[name], tensor)]
     if changed:
@@ -95,7 +97,7 @@ def check_weights(reference: Reference, candidate: Candidate) -> None:
 
 
 def check_output(reference: Reference, candidate: Candidate) -> Error:
-    """Tier A."""
+    """Compare outputs in float64 with tier A's tolerance."""
     with jax.enable_x64(True):
         model = to_float64(candidate.model(reference))
         output = jax.jit(candidate.call)(model, *to_float64(reference.inputs))
@@ -103,7 +105,7 @@ def check_output(reference: Reference, candidate: Candidate) -> Error:
 
 
 def jax_gradients(reference: Reference, candidate: Candidate) -> dict[str, Any]:
-    """The gradients of the sum of output * cotangent in float64, by torch's names."""
+    """Return jax's float64 gradients of the sum of output * cotangent, by torch's names."""
 
     def objective(model, floats, others):
         inputs = floats | others
@@ -120,7 +122,7 @@ def jax_gradients(reference: Reference, candidate: Candidate) -> dict[str, Any]:
 
 
 def check_all_gradients(reference: Reference, candidate: Candidate) -> list[str]:
-    """Tier A, for every weight and every float input; returns the null gradients' names."""
+    """Compare the gradients of weights and float inputs with tier A's tolerance; return the names of null gradients."""
     return check_gradients(jax_gradients(reference, candidate), reference.gradients)
 
 

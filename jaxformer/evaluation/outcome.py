@@ -1,4 +1,4 @@
-"""What became of the mutants: what noticed each, which module was named, and which cause."""
+"""Outcomes of mutants: the check that noticed each, the module that was named, and the cause."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ from jaxformer.parity.report.report import Report
 
 
 def named(pattern: str, causes: Sequence[Cause]) -> bool:
-    """Whether one of the pattern's alternatives is among the causes of a module."""
+    """True if one of the pattern's alternatives is among the causes of a module."""
     return any(
         all(any(_fits(words, facts(cause)) for cause in causes) for words in _split(alternative, "&"))
         for alternative in _split(shlex.split(pattern), "|")
@@ -20,17 +20,17 @@ def named(pattern: str, causes: Sequence[Cause]) -> bool:
 
 
 def choice(formula: str, *settings: str) -> str:
-    """The pattern of other choices in a formula: 'mask=as given, causal' are torch's and jax's of one setting."""
+    """Return the pattern of a formula's settings: 'mask=as given, causal' are torch's and jax's choices for the mask."""
     return shlex.join(["formula.choices", f"formula={formula}", *settings])
 
 
 def structure(cause: Cause) -> str:
-    """The pattern that fits this cause alone: what is copied from a verdict that is right."""
+    """Return the pattern that fits this cause alone, to be copied from a verdict that is right."""
     return shlex.join(facts(cause))
 
 
 def facts(cause: Cause) -> list[str]:
-    """The change, and what it says: 'rotary.base', 'base=1000', 'at=rotary'."""
+    """Return a cause's mutation and its details: 'rotary.base', 'base=1000', 'at=rotary'."""
     said = {name: _text(value) for name, value in cause.args.items()}
     number = {} if cause.value is None else {"value": _text(cause.value)}
     arguments = [f"{name}={text}" for name, text in (said | number).items() if text]
@@ -56,49 +56,49 @@ def _split(words: Iterable[str], mark: str) -> list[list[str]]:
 
 
 def _text(value: Any) -> str:
-    """Numbers have four digits."""
+    """Format a value; floats get four digits."""
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_text, value))
     return f"{float(f'{value:.4g}'):g}" if isinstance(value, float) else str(value)
 
 
 LEAST_CAUSES = 0.8
-"""The part of the causes that has to be named right; of the modules, all have to be."""
+"""Least share of causes that must be named right; modules must all be right."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant."""
+    """Outcome of a mutant."""
 
     mutant: Mutant
     killed_by: str | None
-    """The tier and the first check that noticed, as 'A forward'; None for a survivor."""
+    """Tier and name of the first check that noticed, as 'A forward'; None for a survivor."""
     reached: bool
-    """Whether the mutation took part in the run."""
+    """True if the mutated code ran."""
     modules: Sequence[Module] = field(default_factory=list)
-    """Those that were compared; none in a run that is compared as a whole."""
+    """Modules that were compared; none if a run is compared as a whole."""
     cause: str = ""
-    """The cause that such a run named."""
+    """Cause that was named, if a run is compared as a whole."""
 
     @property
     def killed(self) -> bool:
-        """A bug that never ran was not noticed, whatever else went wrong."""
+        """True if a check noticed the bug and the mutated code ran."""
         return self.killed_by is not None and self.reached
 
     @property
     def diverging(self) -> list[Module]:
-        """The modules that were named."""
+        """Modules that were named."""
         return [module for module in self.modules if module.diverging]
 
     @property
     def module_right(self) -> bool:
-        """Whether every module that the bug lies in was named, and no other."""
+        """True if every module that contains the bug was named, and no other."""
         named = {path(module) for module in self.diverging}
         return bool(named) and named == {path(module) for module in self.modules if self._declared(module)}
 
     @property
     def cause_right(self) -> bool:
-        """Whether all of them, or the whole run, were named with the cause of the bug."""
+        """True if all of these modules, or the whole run, were named with the bug's cause."""
         if not self.mutant.diverging:
             return bool(self.mutant.says and re.search(self.mutant.says, self.cause))
         wanted = self.mutant.cause
@@ -109,12 +109,12 @@ class Outcome:
 
 
 def path(module: Module) -> str:
-    """In jax; the model itself has a name too."""
+    """Path of a module in jax; 'the model' for the model itself."""
     return module.jax or "the model"
 
 
 def first_failure(report: Report) -> str | None:
-    """The tier and the first check that is red; weights that do not fit count, a run that breaks down does not."""
+    """Return tier and name of the first check that is red. Weights that do not fit count; a run that breaks down does not."""
     for stage in report.stages:
         if stage.status == "different" or (stage.status == "failed" and stage.name == "weights"):
             return f"{report.tier} {stage.name}"
@@ -124,7 +124,7 @@ def first_failure(report: Report) -> str | None:
 
 
 def table_row(outcome: Outcome) -> str:
-    """One row of the table: the bug, what noticed it, the module named, and the cause named."""
+    """Format a row of the table: the bug, what noticed it, the module named, and the cause named."""
     killed_by = outcome.killed_by if outcome.killed else "survived" if outcome.reached else "never ran"
     kinds = list(dict.fromkeys(re.sub(r"\b\d+\b", "*", path(module)) for module in outcome.diverging))
     more = f" and {len(kinds) - 1} more" if len(kinds) > 1 else ""
@@ -141,7 +141,7 @@ NAME, MODULE = 48, 52
 
 
 def passed(outcomes: Sequence[Outcome]) -> bool:
-    """Whether all are killed, all modules right, and enough causes."""
+    """True if all mutants are killed, all modules right, and enough causes right."""
     modules, causes = with_modules(outcomes), with_causes(outcomes)
     right = sum(outcome.cause_right for outcome in causes)
     named = all(outcome.module_right for outcome in modules) and right >= LEAST_CAUSES * len(causes)
@@ -149,17 +149,17 @@ def passed(outcomes: Sequence[Outcome]) -> bool:
 
 
 def with_modules(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Those whose module is declared."""
+    """Return the outcomes of mutants that declare a module."""
     return [outcome for outcome in outcomes if outcome.mutant.diverging]
 
 
 def with_causes(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Those, and whole runs whose cause is."""
+    """Return the outcomes of mutants that declare a module or the cause of a whole run."""
     return [outcome for outcome in outcomes if outcome.mutant.diverging or outcome.mutant.says]
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
-    """Three lines: modules, causes, and 'N/N mutants killed' with the survivors."""
+    """Format three lines: modules, causes, and 'N/N mutants killed' with the survivors."""
     modules, causes = with_modules(outcomes), with_causes(outcomes)
     right = sum(outcome.cause_right for outcome in causes)
     share = 100 * right / len(causes) if causes else 100.0

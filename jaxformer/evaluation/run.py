@@ -1,9 +1,9 @@
-"""The gate: every bug of `mutants.MUTANTS` must turn the comparison red.
+"""Gate: every bug of `mutants.MUTANTS` must turn the comparison red.
 
     jaxformer parity mutants
 
-prints which check noticed which bug, and the module and the cause that it named. Everything runs op by op: compiled operations
-are shared between mutants, and no compiled function outlives the code that it was made from.
+prints which check noticed which bug, and the module and cause that it named. Everything runs op by op: compiled operations are
+shared between mutants, and no compiled function outlives the code that it was made from.
 """
 
 import functools
@@ -48,24 +48,24 @@ STEPS: tuple[tuple[tuple[str, ...], Tier, Mode], ...] = (
     (("gradients", "activation gradients"), "A", "train"),
     (("weights",), "B", "eval"),
 )
-"""How a model is compared: its values, its gradients as it trains, and float32; the first step that is red is the last."""
+"""Steps of a model's comparison: values, gradients in training mode, and float32. It stops at the first step that is red."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What the comparison says of the JAX side of a case."""
+    """Verdict on the jax side of a case."""
 
     killed_by: str | None = None
-    """The tier and the check that is red first; None if nothing is."""
+    """Tier and name of the first check that is red; None if all are equal."""
     modules: list[Module] = field(default_factory=list)
-    """Those that were compared; none in a run that is compared as a whole."""
+    """Modules that were compared; none if a run is compared as a whole."""
     cause: str = ""
-    """The cause that such a run named."""
+    """Cause that was named, if a run is compared as a whole."""
 
 
 @functools.cache
 def reference(case: str, mode: Mode = "eval") -> Reference:
-    """The recorded reference of a model: excited weights, adversarial tokens."""
+    """Record a model's reference with excited weights and adversarial tokens."""
     with extra_package():
         import torch_ref.models
 
@@ -80,26 +80,26 @@ def reference(case: str, mode: Mode = "eval") -> Reference:
 
 @functools.cache
 def decoded_by_torch(case: str) -> Hypotheses:
-    """The recorded reference of a decoding."""
+    """Record the reference of a decoding."""
     return decode_torch(DECODINGS[case])
 
 
 def candidate(case: str) -> Candidate:
-    """The JAX side of a case, without a bug."""
+    """Return the jax side of a case, without a bug."""
     whole = TRAININGS | DECODINGS
     config = whole[case].model if case in whole else CONFIGS[case]
     return Candidate(abstract(config), call_jax)
 
 
 def comparison(case: str) -> Callable[[Candidate], Judged]:
-    """What judges the JAX side of a case; torch's side is recorded already, before there is a bug."""
+    """Return the judge of a case's jax side; torch's side is recorded here, before a bug is injected."""
     if case in CONFIGS:
         return functools.partial(judge_model, {mode: reference(case, mode) for mode in get_args(Mode)})
     return functools.partial(judge_whole_run, checks_of(case))
 
 
 def judge_model(recorded: Mapping[Mode, Reference], side: Candidate) -> Judged:
-    """Step by step."""
+    """Compare a model step by step."""
     for names, tier, mode in STEPS:
         report = check(recorded[mode], side.like, rules=side.family, call_jax=side.call, checks=names, tier=tier)
         if report.status != "equal":
@@ -108,7 +108,7 @@ def judge_model(recorded: Mapping[Mode, Reference], side: Candidate) -> Judged:
 
 
 def judge_whole_run(checks: Mapping[str, Callable[[], Any]], _: Candidate) -> Judged:
-    """Training or decoding, which builds its own model and has no modules to name."""
+    """Compare a whole training or decoding, which builds its own model and has no modules to name."""
     for name, run in checks.items():
         try:
             run()
@@ -118,7 +118,7 @@ def judge_whole_run(checks: Mapping[str, Callable[[], Any]], _: Candidate) -> Ju
 
 
 def checks_of(case: str) -> dict[str, Callable[[], Any]]:
-    """What compares a whole run, by tier and name."""
+    """Return the comparisons of a whole run, by tier and name."""
     if case in DECODINGS:
         recorded = decoded_by_torch(case)
         return {"A tokens, float64": lambda: check_decoding(decode_jax(DECODINGS[case]), recorded)}
@@ -131,7 +131,7 @@ def checks_of(case: str) -> dict[str, Callable[[], Any]]:
 
 
 def try_mutant(mutant: Mutant) -> Outcome:
-    """Run the comparison with the bug in the JAX side."""
+    """Run the comparison with the bug in the jax side."""
     judge, reached = comparison(mutant.case), []
     with written_out(), mutant.inject(candidate(mutant.case), lambda: reached.append(True)) as mutated:
         judged = judge(mutated)
@@ -139,14 +139,14 @@ def try_mutant(mutant: Mutant) -> Outcome:
 
 
 def false_alarm(case: str) -> str | None:
-    """What is red against the JAX side as it is: nothing."""
+    """Return the check that is red for the unmutated jax side; None if there is no false alarm."""
     judge = comparison(case)
     with written_out():
         return judge(candidate(case)).killed_by
 
 
 def main() -> int:
-    """Print the table; 0 where every mutant is killed and named as it should be, and no unmutated case is red."""
+    """Print the table; return 0 if every mutant is killed and named as it should be, and no unmutated case is red."""
     outcomes = []
     for mutant in MUTANTS:
         outcomes.append(try_mutant(mutant))

@@ -1,4 +1,4 @@
-"""Our own models with our own losses, optimizers and schedules, and what their twins are trained by."""
+"""Training cases: models with jaxformer's losses, optimizers and schedules, and their torch counterparts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +17,12 @@ from jaxformer.pytree import map_named
 from jaxformer.training import losses, optimizers, schedules
 
 LARGE_LOGIT = np.float32(1000)
-"""Of a model that is sure: float32 holds such numbers to 3e-5."""
+"""Logit of a sure model: float32 holds numbers of this size to 3e-5."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCase:
-    """All that both sides share."""
+    """Training case: everything that both sides share."""
 
     model: ModelConfig
     optimizer: OptimizerConfig
@@ -33,16 +33,16 @@ class TrainingCase:
     steps: int = 100
     batch: int = 5
     sure: float = 0.0
-    """Above 0, logits are large, and that of token 0, which then is every target, is larger by this: the model is sure."""
+    """Amount by which the logit of token 0, then every target, exceeds the other, large logits: the model is sure. 0: off."""
 
     def start(self) -> Model:
-        """The model before its first step: excited weights."""
+        """Return the model before its first step, with excited weights."""
         model = excite(abstract(self.model), seed=1)
         sure = np.full(self.model.vocab_size, LARGE_LOGIT) + self.sure * (np.arange(self.model.vocab_size) == 0)
         return map_named(lambda name, leaf: leaf + sure if self.sure and name == "head.bias" else leaf, model)
 
     def batches(self) -> list[tuple[np.ndarray, ...]]:
-        """A model's inputs, and targets `B T` after them; every third target is ignored."""
+        """Return batches: a model's inputs, followed by targets `B T`, of which every third is ignored."""
         rng, batches = np.random.default_rng(0), []
         for number in range(self.steps):
             inputs = adversarial_inputs(self.model, self.batch, self.model.context, seed=number)
@@ -54,7 +54,7 @@ class TrainingCase:
         return batches
 
     def spec(self) -> TrainingSpec:
-        """The same training of a JAX model and of its twin."""
+        """Return the training of the jax model and its torch twin."""
         from torch.optim.lr_scheduler import LambdaLR
 
         from torch_ref.training import losses as torch_losses
@@ -85,17 +85,17 @@ class TrainingCase:
 
 
 def compare_twins(training: TrainingCase) -> TrainingResult:
-    """Train a model and its twin from the same excited weights."""
+    """Train a model and its torch twin from the same excited weights."""
     return compare_training(*twins(training), training.spec())
 
 
 def check_twins32(training: TrainingCase) -> float:
-    """The same in float32: the ratio to tier B's tolerance."""
+    """Train both in float32, and return the ratio of the difference to tier B's tolerance."""
     return check_training32(*twins(training), training.spec())
 
 
 def twins(training: TrainingCase) -> tuple[Any, Model]:
-    """torch's model and jax's, of equal weights."""
+    """Build torch's and jax's model with equal weights."""
     import torch_ref.models
 
     model = training.start()

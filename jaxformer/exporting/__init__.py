@@ -1,1 +1,1 @@
-"""Models as programs that run without jaxformer."""
+"""Export of models as programs that run without jaxformer."""

@@ -1,6 +1,6 @@
-"""A model as one file of StableHLO: its forward pass, or how it writes, for several platforms at once.
+"""Export a model as one file of StableHLO: its forward pass, or its decoding, for several platforms at once.
 
-The twin has torch.export.
+The PyTorch twin uses torch.export.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,29 +27,29 @@ from jaxformer.validation.arrays import check_values
 from jaxformer.validation.fields import check_choice, check_kind, check_path
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-"""That a program can be made for, on any machine."""
+"""Platforms that a program can be made for, on any machine."""
 
 Program = Callable[..., Array]
 Begun = tuple[Step, Array, Any, Array]
-"""A step, the first token's logits, the cache, and what was read."""
+"""Step, first token's logits, cache, and tokens read."""
 
 
 def export(model: Model, path: Path | str, *, platforms: Sequence[str] = PLATFORMS) -> None:
-    """Write a model's forward pass into a new file, which needs jax and flatbuffers alone:
+    """Write a model's forward pass into a new file, which needs only jax and flatbuffers:
 
         program = jax.export.deserialize(Path(path).read_bytes())
         logits = program.call(tokens)
 
-    Its weights are in it, and it is about as large as they are. It takes any batch `b`, and any length up to the context: a
-    longer one is a ValueError that names the variable `t_at_most_1024`. Ids are int32, `valid` is True where there is no
-    padding. There is no dropout.
+    The file holds the weights and is about as large as they are. The program takes any batch `b`, and any length up to the
+    context: a longer one is a ValueError that names the variable `t_at_most_1024`. Ids are int32, `valid` is True for tokens
+    that are not padding. There is no dropout.
 
         GPT               tokens (b, t)                                       -> logits (b, t, V)
         Encoder           tokens (b, t), valid (b, t), token_types (b, t) of an encoder that has them  -> states (b, t, D)
         EncoderDecoder    source (b, s), valid (b, s), target (b, t)          -> logits (b, t, V)
 
-    InputError for a file that exists and a model without weights, ConfigError for a platform that is not known,
-    CheckpointError where it cannot be written.
+    Raises InputError for a file that exists and for a model without weights, ConfigError for an unknown platform, and
+    CheckpointError if the file cannot be written.
     """
     _check_model(model)
     ids, flags, longest = jnp.int32, jnp.bool_, {"t": model.config.context}
@@ -81,13 +81,13 @@ def export_generate(
     pad: int | None = None,
     platforms: Sequence[str] = PLATFORMS,
 ) -> None:
-    """Write how a model writes into a new file, as `export` does: `generate` of a GPT, `translate` of an EncoderDecoder.
+    """Write a model's decoding into a new file, as `export` does: `generate` of a GPT, `translate` of an EncoderDecoder.
 
-        program.call(text, valid) -> tokens      ids (b, t), no padding (b, t) -> ids (b, n_tokens), those that come next
-        program.call(text, valid, seed)          the same with a uint32, where `sampling` draws at random
+        program.call(text, valid) -> tokens      ids (b, t), not padding (b, t) -> the next ids (b, n_tokens)
+        program.call(text, valid, seed)          with a uint32 too, if `sampling` draws at random
 
-    Padding may stand anywhere. The text of a GPT and the tokens fit its context together: no window slides. Where logits are
-    NaN, or rules leave a row no token, all ids are -1; so are those of a row that is nothing but padding. `sampling`, `eos` and
+    Padding may stand anywhere. The text and the tokens of a GPT must fit its context together: no window slides. If logits are
+    NaN, or rules leave a row no token, all ids are -1; so are those of a row that is all padding. `sampling`, `eos` and
     `pad` are as in `generate`, `start` as in `translate`.
     """
     _check_model(model)
@@ -113,7 +113,7 @@ def export_generate(
 
 
 def _prompt(model: GPT, text: Array, valid: Array, n_tokens: int) -> Begun:
-    """What decoding begins with, of a prompt: its padding is moved to the left."""
+    """Begin decoding after a prompt, whose padding is moved to the left."""
     order = jnp.argsort(valid, axis=1, stable=True)
     text, length = jnp.take_along_axis(text, order, 1), text.shape[1]
     padding = (~valid).sum(1, dtype=jnp.int32)
@@ -121,14 +121,14 @@ def _prompt(model: GPT, text: Array, valid: Array, n_tokens: int) -> Begun:
 
 
 def _source(model: EncoderDecoder, text: Array, valid: Array, start: int | None, n_tokens: int) -> Begun:
-    """The same of a source: its padding is moved to the right."""
+    """Begin decoding of a source, whose padding is moved to the right."""
     order = jnp.argsort(~valid, axis=1, stable=True)
     text, valid = jnp.take_along_axis(text, order, 1), jnp.take_along_axis(valid, order, 1)
     return translation.read(model, text, valid, jnp.asarray(start, jnp.int32), n_tokens, width=1)
 
 
 def _written(begun: Begun, valid: Array, n_tokens: int, choice: Choice, ngram: int) -> Array:
-    """The tokens; -1 where there are none."""
+    """Decode `n_tokens` tokens; -1 where there are none."""
     step, logits, cache, history = begun
     progress = begin(logits, cache, history, n_tokens, choice.rules)
     progress = advance(step, progress, jnp.int32(n_tokens), choice, ngram)
@@ -143,10 +143,10 @@ def _check_model(model: Any) -> None:
 
 
 def _sizes(longest: dict[str, int]) -> dict[str, Any]:
-    """The symbolic batch `b`, and each length by its name.
+    """Return the symbolic batch `b`, and each symbolic length, by name.
 
-    Of what is written, jax keeps one bound that it checks when the program is called: a variable is at least 1. So a length `t`
-    of at most 9 is 10 - t_at_most_9, where the variable counts what is left. A longer one is refused by that name.
+    jax exports a single bound that it checks when the program is called: a variable is at least 1. So a length `t` of at most 9
+    is 10 - t_at_most_9, where the variable counts the free places plus one. A longer text is refused by that name.
     """
     left = {name: f"{name}_at_most_{most}" for name, most in longest.items()}
     lengths = [f"{most + 1} - {left[name]}" for name, most in longest.items()]
@@ -162,8 +162,11 @@ def _write(
     path: Path | str,
     platforms: Sequence[str],
 ) -> None:
-    """Lower a program for these platforms and write it. `arguments` are the types of its arguments, by the name of their
-    length: each is of shape (b, length), or a scalar where that is ''."""
+    """Lower a program for these platforms and write it.
+
+    `arguments` are the dtypes of its arguments, by the name of their length: each has shape (b, length), or is a scalar if that
+    is ''.
+    """
     path = check_path("path", path)
     refuse_existing(path)
     check_kind("platforms", platforms, (tuple, list), f"some of {PLATFORMS}")
@@ -174,7 +177,7 @@ def _write(
     given = [jax.ShapeDtypeStruct(shape, kind) for kind, shape in shapes]
 
     def whole(*arguments: Array) -> Array:
-        return program(jax.lax.optimization_barrier(model), *arguments)  # else XLA computes for minutes with the constants
+        return program(jax.lax.optimization_barrier(model), *arguments)  # otherwise XLA folds the constants for minutes
 
     lowered = jax.export.export(jax.jit(whole), platforms=tuple(platforms))(*given)
     try:

@@ -1,1 +1,1 @@
-"""Files that are written whole or not at all, their checksums, and the space that they need."""
+"""Files: atomic writes, checksums and disk space."""

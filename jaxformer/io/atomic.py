@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Atomic writes: files and folders appear whole or not at all."""
 
 import errno
 import os
@@ -13,16 +13,17 @@ from jaxformer.errors import InputError
 from jaxformer.runtime.shutdown import cleaned_up
 
 UNFINISHED = ".unfinished"
-"""Behind the name of what is being written."""
+"""Suffix of the temporary name of a file or folder that is being written."""
 NOT_OFFERED = errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP
-"""What a file system answers that cannot be asked to write a file, or a folder, to the disk."""
+"""Error numbers of a file system that does not support fsync, for files or for folders."""
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Where to write a file or a folder: at the end it gets the name `path`; where an error ends it, nothing is left.
+    """Atomic write: yield a temporary path, which is renamed to `path` at the end, or removed if an error occurs.
 
-    The place has a name of its own: another process may write the same path, and a like name may be somebody's.
+    The temporary name is unique: another process may write the same path at the same time, and a fixed name might be a user's
+    file.
     """
     unfinished = path.with_name(f"{path.name}.{token_hex(4)}{UNFINISHED}")
     with cleaned_up(partial(remove, unfinished)):
@@ -36,14 +37,15 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def refuse_existing(folder: Path) -> None:
-    """InputError where there is one of this name already."""
+    """Raise InputError if a file or folder of this name exists."""
     if folder.exists():
         raise InputError(f"{folder} exists already; remove it, or give another name")
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder to write into, which gets the name `folder` at the end; InputError where there is one already."""
+    """Atomic write of a new folder: yield an empty folder, which is renamed to `folder` at the end; InputError if that
+    exists."""
     refuse_existing(folder)
     with written_whole(folder) as unfinished:
         unfinished.mkdir(parents=True)
@@ -51,9 +53,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def to_disk(*paths: Path) -> None:
-    """Have the system write files, and the names in folders, to the disk: a crash of the machine may lose what it has not.
+    """Flush files, and the names in folders, to the disk (fsync): a crash of the machine may lose what is not flushed.
 
-    OSError names the one that the disk does not take; a file system that does not offer it is left alone.
+    OSError names the path that the disk does not accept. A file system without fsync is ignored.
     """
     for path in paths:
         try:
@@ -69,7 +71,7 @@ def to_disk(*paths: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder that is not finished, if it is there."""
+    """Remove an unfinished file or folder, if it exists."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         path.unlink()

@@ -1,4 +1,4 @@
-"""sha256 of files and of what JSON holds, so that one changed bit is noticed."""
+"""Checksums (sha256) of files and of JSON values, which reveal a single changed bit."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ SEAL = "sha256"
 
 
 def checksum(path: Path) -> dict[str, Any] | None:
-    """A file's size in bytes and its sha256; None where there is none."""
+    """Return a file's size in bytes and its sha256; None if the file does not exist."""
     try:
         with check_file(path).open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -22,12 +22,12 @@ def checksum(path: Path) -> dict[str, Any] | None:
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with the sha256 of its JSON."""
+    """Add the sha256 of the values' JSON, under "sha256"."""
     return {**values, SEAL: hashlib.sha256(json.dumps(values).encode()).hexdigest()}
 
 
 def unsealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What was sealed; ValueError where it was changed since."""
+    """Return the values of `sealed` without their sha256; ValueError if they have changed since."""
     held = {name: value for name, value in values.items() if name != SEAL}
     if sealed(held)[SEAL] != values.get(SEAL):
         raise ValueError("its sha256 differs")

@@ -1,4 +1,4 @@
-"""What a checkpoint takes of the system, and whether there is as much: orbax's threads wait for what they do not get."""
+"""Disk space and open files that a checkpoint needs, checked in advance: orbax's threads wait for what they do not get."""
 
 import errno
 import os
@@ -9,13 +9,13 @@ from pathlib import Path
 from jaxformer.errors import FULL
 
 NAMES = 32
-"""Files and folders of a checkpoint, at most."""
+"""Maximum number of files and folders of a checkpoint."""
 DESCRIPTORS = 24
-"""Files that are open while one is written or read, at most."""
+"""Maximum number of files that are open while a checkpoint is written or read."""
 
 
 def check_room(folder: Path, size: int) -> None:
-    """OSError where its disk has less than `size` bytes free, or can make too few files."""
+    """Raise OSError if the disk of `folder` has less than `size` bytes of free space, or cannot hold enough new files."""
     if size > (free := shutil.disk_usage(folder).free):
         raise OSError(errno.ENOSPC, f"{FULL[0]}: it takes {size:,} bytes, and {free:,} are free")
     system = os.statvfs(folder)
@@ -25,7 +25,7 @@ def check_room(folder: Path, size: int) -> None:
 
 
 def check_descriptors() -> None:
-    """OSError where this process can open too few files."""
+    """Raise OSError if this process cannot open enough files."""
     opened: list[int] = []
     try:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A model by its configuration."""
+"""Build a model from its configuration."""
 
 import jax
 
@@ -15,7 +15,7 @@ Model = GPT | Encoder | EncoderDecoder
 
 
 def build(config: ModelConfig, *, rngs: Rngs | None = None) -> Model:
-    """The initialised model of that configuration, whichever class it is of."""
+    """Build and initialise the model of that configuration, of whichever class."""
     match config:
         case GPTConfig():
             return GPT(config, rngs=rngs)
@@ -27,10 +27,10 @@ def build(config: ModelConfig, *, rngs: Rngs | None = None) -> Model:
 
 
 def abstract(config: ModelConfig) -> Model:
-    """The model of that configuration with shapes and types in the place of arrays, for `from_torch` and `load_weights`."""
+    """Build the model with shapes and dtypes in place of arrays, for `from_torch` and `load_weights`."""
     return jax.eval_shape(lambda: build(config, rngs=Undrawn()))
 
 
 def initialiser_table(config: ModelConfig) -> dict[str, Initialiser]:
-    """Which distribution each tensor of the model starts from, by its name."""
+    """Return the initial distribution of each tensor of the model, by its name."""
     return initialisers(config, layer_shapes(abstract(config)))

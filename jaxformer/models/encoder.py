@@ -1,4 +1,4 @@
-"""An encoder: every token sees all others (Devlin et al. 2019)."""
+"""Encoder: every token sees all others (Devlin et al. 2019)."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -17,7 +17,7 @@ from jaxformer.validation.inputs import check_config, check_mask, check_position
 
 
 class Encoder(nnx.Module):
-    """`states = model(tokens)`; with a key, dropout is on; `pool` makes one vector of a sequence."""
+    """`states = model(tokens)`; with a key, dropout is on; `pool` makes one vector per sequence."""
 
     def __init__(self, config: EncoderConfig, *, rngs: Rngs | None = None):
         self.config = check_config(config, EncoderConfig)
@@ -37,7 +37,7 @@ class Encoder(nnx.Module):
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T D"]:
-        """The state of every token of `B T` ids.
+        """Return the state of every token of `B T` ids.
 
         `mask` (`B N|1 T S`, True = may attend) hides padding; `bias` of that shape is added to attention's scores;
         `token_types` (`B T`) default to 0; `positions` to 0, 1, 2, ...
@@ -47,7 +47,7 @@ class Encoder(nnx.Module):
         return self.norm(self.stack(x, mask, key=stack_key, bias=bias, positions=positions))
 
     def pool(self, states: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """tanh of a linear layer on the first token's state."""
+        """Apply a linear layer and tanh to the first token's state."""
         if self.pooler is None:
             raise InputError("this encoder has no pooler; build it with pooler = True")
         return jnp.tanh(self.pooler(states[:, 0]))
@@ -61,7 +61,7 @@ class Encoder(nnx.Module):
         token_types: Tokens | None = None,
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "L B N T T"]:
-        """The attention weights of every layer, for plotting."""
+        """Return the attention weights of every layer, for plotting."""
         x = self._embed(tokens, mask, token_types, positions, None)
         return self.stack.weights(x, mask, bias=bias, positions=positions).own
 
@@ -74,7 +74,7 @@ class Encoder(nnx.Module):
         token_types: Tokens | None = None,
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "_ B T D"]:
-        """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
+        """Return the embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
         x = self._embed(tokens, mask, token_types, positions, None)
         states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
         return jnp.concatenate([states[:-1], self.norm(states[-1:])])

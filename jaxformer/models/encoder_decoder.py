@@ -1,4 +1,4 @@
-"""Sequence to sequence: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017, section 3)."""
+"""Encoder-decoder: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017, section 3)."""
 
 from typing import NamedTuple, cast
 
@@ -29,23 +29,23 @@ from jaxformer.validation.inputs import (
 
 
 class AttentionMaps(NamedTuple):
-    """The attention weights of every layer, for plotting."""
+    """Attention weights of every layer, for plotting."""
 
     encoder: Float[Array, "L B N S S"]
-    """Of the source on itself."""
+    """Self-attention of the source."""
     decoder: Float[Array, "M B N T T"]
-    """Of the target on itself."""
+    """Self-attention of the target."""
     cross: Float[Array, "M B N T S"]
-    """Of the target on the source."""
+    """Cross-attention of the target on the source."""
 
 
 class HiddenStates(NamedTuple):
-    """The embedded tokens and the output of every layer, one more than layers; the last is normed, as in transformers."""
+    """Embedded tokens and output of every layer, one more than layers; the last is normed, as in transformers."""
 
     encoder: Float[Array, "_ B S D"]
-    """Of the source."""
+    """States of the source."""
     decoder: Float[Array, "_ B T D"]
-    """Of the target."""
+    """States of the target."""
 
 
 class EncoderDecoder(nnx.Module):
@@ -74,12 +74,12 @@ class EncoderDecoder(nnx.Module):
         memory_bias: Float[Array, "..."] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T V"]:
-        """Logits of the next target token at every place of `B T` ids, behind a source of `B S` ids.
+        """Return the logits of the next target token at every position of `B T` ids, given a source of `B S` ids.
 
         `source_mask` (`B 1 1 S`, True = may attend) hides padding from both stacks, `target_mask` (`B N|1 T T`) narrows the
-        causal one. Biases are added to attention's scores: of the source on itself (`B N|1 S S`), of the target on itself
-        (`T T`), and of the target on the memory (`T S`). Raises InputError for ids that are not integers, too many, or, where
-        their values are known, out of range.
+        causal mask. Biases are added to attention's scores: of the source on itself (`B N|1 S S`), of the target on itself (`T
+        T`), and of the target on the memory (`T S`). Raises InputError for ids that are not integers, too many, or, where their
+        values are known, out of range.
         """
         encoder_key, decoder_key = split_key(key, 2)
         memory = self.encode(source, mask=source_mask, bias=source_bias, key=encoder_key)
@@ -95,13 +95,13 @@ class EncoderDecoder(nnx.Module):
         bias: Float[Array, "..."] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B S D"]:
-        """The memory: the state of every source token."""
+        """Return the memory: the state of every source token."""
         embed_key, stack_key = split_key(key, 2)
         x = self._embed_source(source, mask, bias, embed_key)
         return self.encoder_norm(self.encoder(x, mask, key=stack_key, bias=bias))
 
     def remember(self, memory: Float[Array, "B S D"]) -> KeysValues:
-        """The memory as every decoder layer's keys and values, for whoever decodes token by token."""
+        """Compute every decoder layer's keys and values of the memory, for decoding token by token."""
         return self.decoder.remember(memory)
 
     def decode(
@@ -115,7 +115,7 @@ class EncoderDecoder(nnx.Module):
         memory_bias: Float[Array, "..."] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T V"]:
-        """Logits of the next token at every place of the target."""
+        """Return the logits of the next token at every position of the target."""
         masks = {"mask": mask, "memory_mask": memory_mask}
         return self.extend(target, None, memory, **masks, bias=bias, memory_bias=memory_bias, key=key)[0]
 
@@ -131,7 +131,7 @@ class EncoderDecoder(nnx.Module):
         memory_bias: Float[Array, "..."] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T V"], KVCache | None]:
-        """Logits of these tokens, which come after the cached ones, and the cache with these tokens added."""
+        """Return the logits of these tokens, which follow the cached ones, and the cache with these tokens added."""
         masks, biases = {"mask": mask, "memory_mask": memory_mask}, {"bias": bias, "memory_bias": memory_bias}
         x, cache = self.last_hidden_state(target, cache, memory, **masks, **biases, key=key)
         return self.read_out(x), cache
@@ -148,7 +148,7 @@ class EncoderDecoder(nnx.Module):
         memory_bias: Float[Array, "..."] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
-        """The normed output of the decoder, before the read-out: a loss over a large vocabulary reads it out in chunks."""
+        """Return the normed output of the decoder, before the read-out, which a loss over a large vocabulary does in chunks."""
         embed_key, stack_key = split_key(key, 2)
         x, mask = self._embed_target(target, cache, memory, (mask, bias), (memory_mask, memory_bias), embed_key)
         biases = {"bias": bias, "memory_bias": memory_bias}
@@ -170,7 +170,7 @@ class EncoderDecoder(nnx.Module):
         target_bias: Float[Array, "..."] | None = None,
         memory_bias: Float[Array, "..."] | None = None,
     ) -> AttentionMaps:
-        """The attention weights of every layer of both stacks."""
+        """Return the attention weights of every layer of both stacks."""
         memory = self.encode(source, mask=source_mask, bias=source_bias)
         check_source_mask(source_mask, memory.shape, self.config.n_heads)
         x = self._embed_source(source, source_mask, source_bias, None)
@@ -191,7 +191,7 @@ class EncoderDecoder(nnx.Module):
         target_bias: Float[Array, "..."] | None = None,
         memory_bias: Float[Array, "..."] | None = None,
     ) -> HiddenStates:
-        """The hidden states of every layer of both stacks."""
+        """Return the hidden states of every layer of both stacks."""
         x = self._embed_source(source, source_mask, source_bias, None)
         states = self.encoder.hidden_states(x, source_mask, bias=source_bias)
         encoder = jnp.concatenate([states[:-1], self.encoder_norm(states[-1:])])
@@ -220,7 +220,7 @@ class EncoderDecoder(nnx.Module):
         cross: MaskAndBias,
         key: PRNGKeyArray | None,
     ) -> tuple[Array, Array | None]:
-        """The embedded target, and who may attend to whom in it."""
+        """Return the embedded target, and its mask: `mask` combined with the causal mask."""
         config = self.config
         target = check_ids(target, config.vocab_size, config.context, name="target")
         batch, n_tokens = target.shape

@@ -1,4 +1,4 @@
-"""A decoder-only language model (Radford et al. 2019)."""
+"""Decoder-only language model (Radford et al. 2019)."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -37,11 +37,11 @@ class GPT(nnx.Module):
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T V"]:
-        """Logits of the next token at every place of `B T` ids.
+        """Return the logits of the next token at every position of `B T` ids.
 
-        `mask` (`B N|1 T S`, True = may attend) narrows the causal one; `bias` of that shape is added to attention's scores;
-        `positions` default to 0, 1, 2, ...
-        Raises InputError for ids that are not integers, too many, or, where their values are known, out of range.
+        `mask` (`B N|1 T S`, True = may attend) narrows the causal mask; `bias` of that shape is added to attention's scores;
+        `positions` default to 0, 1, 2, ... Raises InputError for ids that are not integers, too many, or, where their values
+        are known, out of range.
         """
         return self.extend(tokens, None, mask=mask, bias=bias, positions=positions, key=key)[0]
 
@@ -55,7 +55,7 @@ class GPT(nnx.Module):
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T V"], KVCache | None]:
-        """Logits of these tokens, which come after the cached ones, and the cache with these tokens added."""
+        """Return the logits of these tokens, which follow the cached ones, and the cache with these tokens added."""
         x, cache = self.last_hidden_state(tokens, cache, mask=mask, bias=bias, positions=positions, key=key)
         return self.read_out(x), cache
 
@@ -69,7 +69,7 @@ class GPT(nnx.Module):
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
-        """The normed output of the stack, before the read-out: whoever needs one place's logits reads out that one."""
+        """Return the normed output of the stack, before the read-out, which can then be of single positions."""
         embed_key, stack_key = split_key(key, 2)
         x, mask = self._embed(tokens, cache, mask, positions, embed_key)
         x, cache = self.stack.extend(x, cache, mask=mask, key=stack_key, bias=bias, positions=positions)
@@ -87,7 +87,7 @@ class GPT(nnx.Module):
         bias: Float[Array, "..."] | None = None,
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "L B N T T"]:
-        """The attention weights of every layer, for plotting."""
+        """Return the attention weights of every layer, for plotting."""
         x, mask = self._embed(tokens, None, mask, positions, None)
         return self.stack.weights(x, mask, bias=bias, positions=positions).own
 
@@ -99,7 +99,7 @@ class GPT(nnx.Module):
         bias: Float[Array, "..."] | None = None,
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "_ B T D"]:
-        """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
+        """Return the embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
         x, mask = self._embed(tokens, None, mask, positions, None)
         states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
         return jnp.concatenate([states[:-1], self.norm(states[-1:])])
@@ -112,7 +112,7 @@ class GPT(nnx.Module):
         positions: Array | None,
         key: PRNGKeyArray | None,
     ) -> tuple[Array, Array | None]:
-        """The embedded tokens, and who may attend to whom."""
+        """Return the embedded tokens, and their mask: `mask` combined with the causal mask."""
         tokens = check_ids(tokens, self.config.vocab_size, self.config.context)
         batch, n_tokens = tokens.shape
         check_room(cache, n_tokens, self.config.context)

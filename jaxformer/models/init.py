@@ -1,4 +1,4 @@
-"""How a model's tensors are drawn when it is built."""
+"""Draw a model's tensors when it is built."""
 
 import zlib
 
@@ -15,17 +15,17 @@ from jaxformer.validation.arrays import check_drawn_from, is_key
 
 
 class Undrawn:
-    """Given for random numbers by `abstract`, which needs shapes alone: nothing is drawn."""
+    """Stand-in for random numbers, used by `abstract`, which needs only shapes: nothing is drawn."""
 
 
 Rngs = nnx.Rngs | PRNGKeyArray | Undrawn
-"""What tensors are drawn from: a jax PRNG key, or nnx.Rngs, which gives the next key of its stream `params`."""
+"""Source of random numbers: a jax PRNG key, or nnx.Rngs, which gives the next key of its stream `params`."""
 
 
 def initialise(model: nnx.Module, config: ModelConfig, rngs: Rngs | None) -> None:
-    """Draw every tensor of a model under construction; a draw depends on the key and the tensor's name alone.
+    """Draw every tensor of a model under construction; a draw depends only on the key and the tensor's name.
 
-    It works under jit, vmap and eval_shape. ConfigError where `rngs` is neither nnx.Rngs nor a key.
+    Works under jit, vmap and eval_shape. ConfigError if `rngs` is neither nnx.Rngs nor a key.
     """
     if isinstance(rngs, Undrawn):
         return
@@ -37,7 +37,7 @@ def initialise(model: nnx.Module, config: ModelConfig, rngs: Rngs | None) -> Non
 
 
 def initial_key(model: str, rngs: nnx.Rngs | PRNGKeyArray | None) -> PRNGKeyArray:
-    """The key that the tensors of a model of that class are drawn from."""
+    """Return the key from which the tensors are drawn; `model` is the class's name in messages."""
     if rngs is None:
         raise ConfigError(
             f"{model}(config) has no random numbers to start from; give rngs=nnx.Rngs(0), or take jaxformer.abstract(config) "
@@ -54,7 +54,7 @@ def initial_key(model: str, rngs: nnx.Rngs | PRNGKeyArray | None) -> PRNGKeyArra
 
 
 def draw(initialiser: Initialiser, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
-    """A float32 sample."""
+    """Draw a float32 sample."""
     match initialiser.kind:
         case "normal":
             sample = initialiser.value * jax.random.normal(key, shape, jnp.float32)

@@ -1,8 +1,8 @@
-"""Arrays and weights: every part of a transformer, as a pure function first and a module that owns weights second.
+"""Parts of a transformer: pure functions first, then modules that own weights.
 
-A part is built from its configuration with zeros (ones for gains): a model draws the tensors of all its parts when it is
-built, and `jaxformer.from_torch` fills a part of its own. It holds trainable float arrays and nothing else: no random state,
-no mode, no buffer.
+A module is built from its configuration with zeros (ones for gains): a model draws the weights of all its parts when it is
+built, and `jaxformer.from_torch` fills a part on its own. A module holds trainable float arrays and nothing else: no random
+state, no mode, no buffer.
 
 A PRNG key is the argument `key`, as everywhere in JAX; in attention, where `key` is a projection, it is `rng`.
 """

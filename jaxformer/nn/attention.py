@@ -21,7 +21,7 @@ from jaxformer.validation.inputs import check_place, check_scored, check_sources
 
 
 def masked_softmax(scores: Float[Array, "*rows S"], mask: Bool[Array, "..."] | None) -> Float[Array, "*rows S"]:
-    """Softmax over the keys that may be attended to; a row without any gives zeros, and finite gradients."""
+    """Softmax over the unmasked keys; a row whose keys are all masked gives zeros, and finite gradients."""
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.full((), -jnp.inf, scores.dtype))
     highest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
@@ -31,7 +31,7 @@ def masked_softmax(scores: Float[Array, "*rows S"], mask: Bool[Array, "..."] | N
 
 
 class Sinks(nnx.Module):
-    """A learned logit a head that joins the softmax over the keys, and whose weight is dropped."""
+    """Attention sinks: a learned logit per head that joins the softmax over the keys; its own weight is dropped."""
 
     def __init__(self, heads: int):
         self.bias = nnx.Param(jnp.zeros(heads, jnp.float32))
@@ -45,17 +45,17 @@ class Sinks(nnx.Module):
 
 
 class Scoring(NamedTuple):
-    """What is done with the products of queries and keys."""
+    """Options of the attention scores."""
 
     scale: float | None = None
-    """Times them; None: H^-0.5."""
+    """Factor of the products of queries and keys; None: H^-0.5."""
     softcap: float | None = None
-    """Scores s become softcap * tanh(s / softcap), before bias and mask."""
+    """Soft cap: scores s become softcap * tanh(s / softcap), before bias and mask."""
     sinks: Sinks | None = None
 
 
 USUAL_SCORING = Scoring()
-"""Nothing but the usual scale."""
+"""Default scoring: the scale H^-0.5, no soft cap, no sinks."""
 
 
 def attention_weights(
@@ -65,7 +65,7 @@ def attention_weights(
     bias: Float[Array, "_ _ _ _"] | None = None,
     scoring: Scoring = USUAL_SCORING,
 ) -> Float[Array, "B N T S"]:
-    """softmax(q k^T / sqrt(H) + bias) in float32 or wider; consecutive groups of N / K heads share one key head.
+    """softmax(q k^T / sqrt(H) + bias) in float32 or wider; each group of N / K consecutive heads shares a key head.
 
     A key with a bias of -inf is masked.
     """
@@ -73,7 +73,7 @@ def attention_weights(
     kv_heads, keys = k.shape[2], k.shape[1]
     check_scored((batch, heads, queries, keys), mask, bias)
     q, wide = q * (width**-0.5 if scoring.scale is None else scoring.scale), wide_dtype(q.dtype)
-    if queries == 1:  # from a cache, which is read as it lies; elsewhere folding costs a small model a third of its step
+    if queries == 1:  # decoding: the cache is read in its own layout; elsewhere folding costs a small model a third of a step
         grouped = fold_heads(q).reshape(batch * kv_heads, -1, width)
         scores = jnp.einsum("xrh,xsh->xrs", grouped, fold_heads(k), preferred_element_type=wide)
     else:
@@ -87,7 +87,7 @@ def attention_weights(
 
 
 def weighted_values(weights: Float[Array, "B N T S"], v: Float[Array, "B S K H"]) -> Float[Array, "B T N H"]:
-    """The values, averaged by the attention weights."""
+    """Average the values by the attention weights."""
     batch, heads, queries, keys = weights.shape
     if queries != 1:
         grouped = weights.astype(v.dtype).reshape(batch, v.shape[2], -1, queries, keys)
@@ -107,7 +107,7 @@ def attention(
     rng: PRNGKeyArray | None = None,
     scoring: Scoring = USUAL_SCORING,
 ) -> Float[Array, "B T N H"]:
-    """What each query gathers from the values; with an rng, attention weights are dropped out."""
+    """Attend to the values: their average by the attention weights, which are dropped out if an rng is given."""
 
     def attend(q, k, v, mask, bias, rng):
         return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring), dropout_rate, rng), v)
@@ -116,36 +116,36 @@ def attention(
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
-    """Head after head along the last axis."""
+    """Split the last axis into heads."""
     return x.reshape(*x.shape[:-1], heads, -1)
 
 
 def merge_heads(x: Float[Array, "B T N H"]) -> Float[Array, "B T NH"]:
-    """The inverse of split_heads."""
+    """Inverse of split_heads."""
     return x.reshape(*x.shape[:-2], -1)
 
 
 Source = Float[Array, "B S _"] | tuple[Float[Array, "B S _"], Float[Array, "B S _"]]
-"""States that keys and values are made of, or those of the keys and those of the values."""
+"""States from which keys and values are projected: one array for both, or a pair, for keys and for values."""
 Memory = Source | KeysValues
-"""A source, or what was computed from it before."""
+"""Source of keys and values, or the keys and values already computed from a source."""
 
 
 class Place(NamedTuple):
-    """Where tokens and layer stand, for rotary positions and windows."""
+    """Positions of the tokens and kind of the layer, for rotary positions and sliding windows."""
 
     positions: Int[Array, "#B T"] | None = None
-    """Of the tokens; None: 0, 1, 2, ..., behind those in the cache."""
+    """Positions of the tokens; None: 0, 1, 2, ..., counted on from the cached tokens."""
     windowed: Bool[Array, ""] | None = None
-    """Whether this layer has the window; None where there is no layer pattern."""
+    """True if this layer has the sliding window; None without a layer pattern."""
 
 
 IN_ORDER = Place()
-"""Tokens that follow each other, in a layer like all others."""
+"""Default place: consecutive tokens, no layer pattern."""
 
 
 class AttentionInputs(NamedTuple):
-    """What attention reads."""
+    """Queries, keys and values of all heads, and the mask."""
 
     q: Float[Array, "B T N H"]
     k: Float[Array, "B S K H"]
@@ -154,9 +154,9 @@ class AttentionInputs(NamedTuple):
 
 
 class MultiHeadAttention(nnx.Module):
-    """Project to heads, attend, project back. Keys and values come from x itself, or from a memory.
+    """Multi-head attention: project to heads, attend, project back. Keys and values come from x itself, or from a memory.
 
-    `kdim` and `vdim` are the widths of what keys and values are made of, as in torch.nn.MultiheadAttention. None: d_model.
+    `kdim` and `vdim` are the widths of the sources of keys and values, as in torch.nn.MultiheadAttention. None: d_model.
     """
 
     def __init__(self, config: BlockConfig, *, cross: bool = False, kdim: int | None = None, vdim: int | None = None):
@@ -181,7 +181,7 @@ class MultiHeadAttention(nnx.Module):
     def project(
         self, x: Float[Array, "B T D"], memory: Memory | None
     ) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K H"]]:
-        """Queries of x; keys and values of the memory, or of x."""
+        """Return the queries of x, and the keys and values of the memory or, without a memory, of x."""
         if self.fused:
             if memory is not None:
                 raise ConfigError("projections = 'fused' attends to x alone; build with cross=True to attend to a memory")
@@ -192,7 +192,7 @@ class MultiHeadAttention(nnx.Module):
         return self._normed(self.query_norm, split_heads(self.query(x), self.heads)), *read.unfolded()
 
     def keys_values(self, source: Source) -> KeysValues:
-        """What queries find in the source."""
+        """Project the source to keys and values."""
         keys, values = source if isinstance(source, tuple) else (source, source)
         check_sources(keys, values, (self.kdim, self.vdim))
         keys, values = split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads)
@@ -207,7 +207,7 @@ class MultiHeadAttention(nnx.Module):
         bias: Float[Array, "_ _ _ _"] | None = None,
         place: Place = IN_ORDER,
     ) -> Float[Array, "B N T S"]:
-        """The attention weights, for plotting."""
+        """Return the attention weights, for plotting."""
         read, _ = self._attended(x, None, memory, mask, place)
         return attention_weights(read.q, read.k, read.mask, bias, self._scoring())
 
@@ -221,7 +221,7 @@ class MultiHeadAttention(nnx.Module):
         bias: Float[Array, "_ _ _ _"] | None = None,
         place: Place = IN_ORDER,
     ) -> Float[Array, "B T D"]:
-        """Of the keys that `mask` (`B N|1 T S`, True = may attend) allows; `bias` of that shape is added to the scores."""
+        """Attend to keys that `mask` (`B N|1 T S`, True = may attend) allows; `bias` of that shape is added to the scores."""
         return self.extend(x, None, memory, mask, rng, bias=bias, place=place)[0]
 
     def extend(
@@ -235,7 +235,7 @@ class MultiHeadAttention(nnx.Module):
         bias: Float[Array, "_ _ _ _"] | None = None,
         place: Place = IN_ORDER,
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
-        """The output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
+        """Return the output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
         read, cache = self._attended(x, cache, memory, mask, place)
         y = merge_heads(attention(*read, bias, self.dropout_rate, rng, self._scoring()))
         return (y if self.out is None else self.out(y)), cache
@@ -243,7 +243,7 @@ class MultiHeadAttention(nnx.Module):
     def _attended(
         self, x: Array, cache: LayerCache | None, memory: Memory | None, mask: Array | None, place: Place
     ) -> tuple[AttentionInputs, LayerCache | None]:
-        """Queries and keys in their places, with the cached ones; the mask has the window in it."""
+        """Return rotated queries and keys, preceded by the cached ones, and the mask with the sliding window in it."""
         check_place(self.patterned, place.windowed, self.rotary is not None or self.window is not None, memory)
         q, k, v = self.project(x, memory)
         start, windowed = 0 if cache is None else cache.length, place.windowed
@@ -268,14 +268,14 @@ class MultiHeadAttention(nnx.Module):
 
 
 def head_norm(config: BlockConfig) -> ScaledNorm:
-    """RMSNorm over the width of a head."""
+    """Build the norm of queries or keys: RMSNorm over the width of a head."""
     return ScaledNorm("rms", config.head_width, config.norm_epsilon, unit_offset=config.norm_unit_offset)
 
 
 def split_qkv(
     qkv: Float[Array, "B T X"], heads: int, kv_heads: int
 ) -> tuple[Float[Array, "B T NH"], Float[Array, "B T KH"], Float[Array, "B T KH"]]:
-    """All queries, then all keys, then all values, as torch and GPT-2 pack them."""
+    """Split a fused projection: all queries, then all keys, then all values, as torch and GPT-2 pack them."""
     width = qkv.shape[-1] // (heads + 2 * kv_heads)
     q, k, v = jnp.split(qkv, [heads * width, (heads + kv_heads) * width], axis=-1)
     return q, k, v

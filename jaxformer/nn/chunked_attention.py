@@ -1,8 +1,8 @@
-"""Attention over a batch of long texts, a few sequences or heads at a time.
+"""Chunked attention: a batch of long sequences is attended to a few sequences or heads at a time.
 
-The scores of a whole batch are written and read a dozen times in a step, and a processor's cache does not hold them. It holds
-those of a few sequences, or of one head; the backward pass makes them again instead of keeping them. On a CPU that takes no
-more time, and a fraction of the memory. torch's fused attention does both, in one kernel.
+The scores of a whole batch are written and read a dozen times per step, and do not fit into a processor's cache; those of a few
+sequences, or of one head, do. The backward pass recomputes scores instead of keeping them. On a CPU chunking takes no more time
+and a fraction of the memory. torch's fused attention does both in one kernel.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,17 @@ from jaxformer.parallel.mesh import traced_for
 from jaxformer.runtime import random
 
 MOST_SCORES = 2**23
-"""Scores of a batch that is worked off whole: 32 MiB in float32. Of fewer, parts save little memory, and cost some time."""
+"""Most scores of a batch that is attended to at once: 32 MiB in float32. Chunking smaller batches would save little memory and
+cost some time.
+"""
 AT_ONCE = 2**19
-"""Of more than these, so many at a time; one head of one sequence at least."""
+"""Most scores of a chunk, unless one head of one sequence has more."""
 
 Attend = Callable[..., Float[Array, "B T N H"]]
-"""attend(q, k, v, mask, bias, rng)."""
+"""Function attend(q, k, v, mask, bias, rng)."""
 SEQUENCES = {"q": 0, "k": 0, "v": 0, "mask": 0, "bias": 0}
 HEADS = {"q": 2, "k": 2, "v": 2, "mask": 1, "bias": 1}
-"""Which axis of an argument the sequences are, and which the heads."""
+"""Axis of the sequences (SEQUENCES) and of the heads (HEADS) in each argument of Attend."""
 
 
 def attend_in_chunks(
@@ -35,9 +37,9 @@ def attend_in_chunks(
     bias: Array | None,
     rng: PRNGKeyArray | None,
 ) -> Float[Array, "B T N H"]:
-    """`attend(q, k, v, mask, bias, rng)`; where the scores are many, and on a CPU, in parts that have a key each.
+    """Call `attend(q, k, v, mask, bias, rng)`; on a CPU, chunk by chunk where there are many scores, with a PRNG key per chunk.
 
-    A program that is exported for all sizes attends at once.
+    A program that is exported for symbolic sizes attends at once.
     """
     (batch, queries, heads, _), (_, keys, kv_heads, _) = q.shape, k.shape
     if not all(isinstance(size, int) for size in (batch, queries, keys)):
@@ -53,12 +55,14 @@ def attend_in_chunks(
 
 
 def fewest_parts(of: int, scores: int) -> int:
-    """Into how many equal parts they are cut, so that none has more than AT_ONCE; as many as can be, if that is not enough."""
+    """Return the smallest number of equal parts with at most AT_ONCE scores each; `of`, the most possible, if that is not
+    enough.
+    """
     return next(n for n in range(1, of + 1) if n == of or (of % n == 0 and scores <= n * AT_ONCE))
 
 
 def along(axes: dict[str, int], parts: int, attend: Attend) -> Attend:
-    """The same in parts, one after the other, along these axes; what has one place there is shared by all parts."""
+    """Return an `attend` that works in chunks along these axes, one after the other; arguments of size 1 there are shared."""
 
     def in_parts(q, k, v, mask, bias, rng):
         given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
@@ -66,7 +70,7 @@ def along(axes: dict[str, int], parts: int, attend: Attend) -> Attend:
         own |= {name: cut(x, axes[name], parts) for name, x in given.items() if x is not None and x.shape[axes[name]] != 1}
         shared = {name: x for name, x in given.items() if name not in own}
         own["rng"] = None if rng is None else random.split(rng, parts)
-        # On a mesh the parts lie on different devices, and go side by side: a loop would gather each of them everywhere.
+        # On a mesh the chunks lie on different devices and run in parallel: a loop would gather each of them on every device.
         each = jax.lax.map if traced_for() is None else lambda f, own: jax.vmap(f)(own)
         found = jnp.moveaxis(each(lambda part: attend(**shared, **part), own), 0, axes["q"])
         return found.reshape(q.shape[:-1] + v.shape[-1:])
@@ -75,5 +79,5 @@ def along(axes: dict[str, int], parts: int, attend: Attend) -> Attend:
 
 
 def cut(x: Array, axis: int, parts: int) -> Array:
-    """An axis in equal parts, which come first."""
+    """Split an axis into equal parts; the axis of the parts comes first."""
     return jnp.moveaxis(x.reshape(*x.shape[:axis], parts, -1, *x.shape[axis + 1 :]), axis, 0)

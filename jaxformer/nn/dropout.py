@@ -1,6 +1,6 @@
-"""Dropout (Srivastava et al. 2014), inverted: what is kept is scaled up, so inference needs nothing.
+"""Dropout (Srivastava et al. 2014), inverted: kept units are scaled up in training, so that inference needs no scaling.
 
-The twin has torch.nn.Dropout.
+The PyTorch twin uses torch.nn.Dropout.
 """
 
 import jax.numpy as jnp
@@ -11,13 +11,13 @@ from jaxformer.validation.arrays import check_key
 
 
 def split_key(key: PRNGKeyArray | None, n: int) -> list[PRNGKeyArray | None]:
-    """n keys for n random sites, or n times None."""
+    """Split a key into n, for n random sites; n times None without a key."""
     check_key("key", key)
     return [None] * n if key is None else list(random.split(key, n))
 
 
 def dropout(x: Float[Array, "..."], rate: float, key: PRNGKeyArray | None) -> Float[Array, "..."]:
-    """x with units zeroed at `rate` and the rest divided by 1 - rate; x itself without a key."""
+    """Zero units of x at `rate` and divide the rest by 1 - rate; return x itself without a key."""
     if key is None or rate == 0:
         return x
     return jnp.where(random.dropout_mask(key, rate, x.shape), x / (1 - rate), jnp.zeros_like(x))

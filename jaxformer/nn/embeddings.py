@@ -19,9 +19,9 @@ from jaxformer.validation.arrays import check_not_torch, check_values
 
 
 class Embedding(nnx.Module):
-    """A table of V vectors. flax's own pins its dtype and wraps negative ids; here an id without a row gives NaN.
+    """Table of V vectors; an id without a row gives NaN, where flax's own pins its dtype and wraps negative ids.
 
-    Looking up `padding_idx` gives its row no gradient, as torch's; `decode` does.
+    As in torch, looking up `padding_idx` gives its row no gradient; `decode` does.
     """
 
     def __init__(self, size: int, d_model: int, padding_idx: int | None = None):
@@ -29,7 +29,7 @@ class Embedding(nnx.Module):
         self.table = nnx.Param(jnp.zeros((size, d_model), jnp.float32))
 
     def encode(self, ids: Int[Array, "*rows"]) -> Float[Array, "*rows D"]:
-        """The rows of these ids."""
+        """Look up the rows of these ids."""
 
         def take(ids: Int[Array, "*rows"]) -> Float[Array, "*rows D"]:
             return self.table[...].at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
@@ -38,22 +38,22 @@ class Embedding(nnx.Module):
         return x if self.padding_idx is None else jnp.where((ids == self.padding_idx)[..., None], jax.lax.stop_gradient(x), x)
 
     def decode(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
-        """Logits: the product with every row."""
+        """Return logits: the product of x with every row."""
         return matmul(x, self.table[...].T)
 
 
 class InputEmbedding(nnx.Module):
-    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])); the norm is there with `embedding_norm` only, and a
-    linear layer to d_model behind it with an `embedding_width`.
+    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])).
 
-    With no vocab_size it has no token embedding of its own: a call is given the one it shares. An id or a position that no
-    table holds gives NaN; there are `context` positions. It can be used alone, with the weights of a model's:
+    The norm is there with `embedding_norm` only; with an `embedding_width`, a linear layer to d_model comes last. Without a
+    vocab_size there is no token embedding: each call is given a shared one. An id or a position without a row gives NaN; there
+    are `context` positions. The module can be used alone, with a model's weights:
 
         config = GPTConfig(vocab_size=30522, context=5000, d_model=64, n_layers=1, n_heads=1, d_ff=0, embedding_dropout=0.1)
         x = GPT(config, rngs=key).embed(ids, jnp.arange(ids.shape[1], dtype=jnp.int32)[None], key=dropout_key)
 
-    Of the configuration it reads context, d_model, positions, position_offset, padding_idx, the fields that begin with
-    embedding_, and those of the norm.
+    It reads these fields of the configuration: context, d_model, positions, position_offset, padding_idx, the fields that
+    begin with embedding_, and those of the norm.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int | None, token_types: int = 0):
@@ -77,7 +77,7 @@ class InputEmbedding(nnx.Module):
         token_types: Int[Array, "#B T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T D"]:
-        """Vectors of these ids at these positions; without token types, all are of type 0."""
+        """Return the vectors of these ids at these positions; without token types, all are of type 0."""
         token = self.token if token is None else token
         check_values(token)
         check_not_torch(positions=positions, token_types=token_types)

@@ -19,7 +19,7 @@ def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The tanh approximation of gelu (GPT-2's)."""
+    """Tanh approximation of gelu (GPT-2's)."""
     return 0.5 * x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
@@ -36,11 +36,11 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,
 }
-"""Every activation by the name that a configuration has for it."""
+"""Activations by their names in configurations."""
 
 
 class FeedForward(nnx.Module):
-    """down(activation(up(x))), or gated down(activation(gate(x)) * up(x)); dropout inside."""
+    """down(activation(up(x))), or gated down(activation(gate(x)) * up(x)), with dropout before `down`."""
 
     def __init__(self, config: BlockConfig):
         self.activation = config.activation

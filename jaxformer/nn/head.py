@@ -1,4 +1,4 @@
-"""Vectors -> logits."""
+"""Output head: vectors -> logits."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -11,10 +11,11 @@ from jaxformer.nn.matmul import matmul
 
 
 class Head(nnx.Module):
-    """scale * x @ kernel + bias, soft-capped where asked; a tied head has no kernel and takes the token embedding's table
-    (Press and Wolf 2017).
+    """scale * x @ kernel + bias, optionally soft-capped; a tied head has no kernel and uses the token embedding's table (Press
+    and Wolf 2017).
 
-    x is scaled, as T5 does it, and not the logits, as Cohere does: they are the same, and no published model has a bias there.
+    The scale multiplies x, as in T5, and not the logits, as in Cohere: these differ only with a bias, and no published model
+    has a bias there.
     """
 
     def __init__(self, config: GPTConfig | EncoderDecoderConfig):

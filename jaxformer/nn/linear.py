@@ -1,4 +1,4 @@
-"""An affine map of the last axis. The twin has torch.nn.Linear."""
+"""Affine map of the last axis. The PyTorch twin uses torch.nn.Linear."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -9,12 +9,12 @@ from jaxformer.nn.precision import wide
 
 
 def add_bias(y: Float[Array, "... O"], bias: Float[Array, " O"]) -> Float[Array, "... O"]:
-    """y + bias in y's type, added in float32 or wider: the bias's gradient is a sum over all rows."""
+    """Return y + bias in y's dtype, added in float32 or wider: the bias's gradient is a sum over all rows."""
     return (wide(y) + wide(bias).reshape((1,) * (y.ndim - 1) + (-1,))).astype(y.dtype)
 
 
 class Linear(nnx.Module):
-    """x @ kernel + bias, in the kernel's type; the kernel is (in, out), the transpose of torch's weight."""
+    """x @ kernel + bias, in the kernel's dtype; the kernel is (in, out), the transpose of torch's weight."""
 
     def __init__(self, n_in: int, n_out: int, bias: bool):
         self.kernel = nnx.Param(jnp.zeros((n_in, n_out), jnp.float32))

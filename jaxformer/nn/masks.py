@@ -1,4 +1,4 @@
-"""Who may attend to whom: boolean, True = may attend, of rank 4, `B N|1 T S` with 1 where an axis is shared."""
+"""Attention masks: boolean, True = may attend, of rank 4, `B N|1 T S` with 1 where an axis is shared."""
 
 import functools
 
@@ -13,7 +13,7 @@ Mask = Bool[Array, "#B #N #T #S"]
 
 
 def causal_mask(queries: int, keys: int | None = None, offset: int | Int[Array, ""] = 0) -> Bool[Array, "1 1 T S"]:
-    """Query t stands at position t + offset and sees the keys up to it.
+    """Causal mask: query t, at position t + offset, sees the keys up to that position.
 
     causal_mask(3)        causal_mask(2, 4, offset=1)
     1 . .                 1 1 . .
@@ -26,7 +26,7 @@ def causal_mask(queries: int, keys: int | None = None, offset: int | Int[Array, 
 
 
 def window_mask(queries: int, keys: int, window: int, offset: int | Int[Array, ""] = 0) -> Bool[Array, "1 1 T S"]:
-    """Query t stands at index t + offset and sees the keys less than `window` tokens away, on both sides.
+    """Sliding window: query t, at index t + offset, sees the keys less than `window` tokens away, on both sides.
 
     window_mask(4, 4, 2)        causal_mask(4) & window_mask(4, 4, 2)
     1 1 . .                     1 . . .
@@ -39,7 +39,7 @@ def window_mask(queries: int, keys: int, window: int, offset: int | Int[Array, "
 
 
 def padding_mask(valid: Bool[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
-    """Every query sees the keys that are no padding.
+    """Padding mask: every query sees the keys that are not padding.
 
     padding_mask([[True, True, False]])
     1 1 .
@@ -50,7 +50,7 @@ def padding_mask(valid: Bool[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
 
 
 def lengths_to_valid(lengths: Int[Array, " B"], size: int) -> Bool[Array, "B S"]:
-    """Which of `size` places hold a token when row b holds lengths[b] of them, from the left.
+    """True for the first lengths[b] of the `size` places in row b, which hold its tokens.
 
     lengths_to_valid([1, 3], 3)
     1 . .
@@ -60,7 +60,7 @@ def lengths_to_valid(lengths: Int[Array, " B"], size: int) -> Bool[Array, "B S"]
 
 
 def ids_to_valid(ids: Int[Array, "B S"] | Int[np.ndarray, "B S"], pad: int) -> Bool[Array, "B S"]:
-    """Which ids are no padding.
+    """True for each id that is not padding.
 
     ids_to_valid([[5, 0, 6], [0, 7, 8]], pad=0)
     1 . 1
@@ -70,7 +70,7 @@ def ids_to_valid(ids: Int[Array, "B S"] | Int[np.ndarray, "B S"], pad: int) -> B
 
 
 def combine(*masks: Bool[Array, "_ _ _ _"] | None) -> Bool[Array, "_ _ _ _"] | None:
-    """What every mask allows; None allows everything.
+    """Combine masks: the result allows what every mask allows; None allows everything.
 
     combine(causal_mask(3), padding_mask([[False, True, True]]))
     . . .

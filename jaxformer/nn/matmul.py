@@ -1,4 +1,4 @@
-"""The product with a weight matrix, and a gradient that runs fast on CPU. torch's own gradient is fast: the twin has none."""
+"""Product with a weight matrix whose gradient is fast on CPU. torch's own gradient is fast: the twin has no such function."""
 
 from functools import partial
 
@@ -10,11 +10,11 @@ from jaxtyping import Array, Float
 
 @jax.custom_jvp
 def matmul(x: Float[Array, "*rows I"], w: Float[Array, "I O"]) -> Float[Array, "*rows O"]:
-    """x @ w.
+    """Return x @ w.
 
-    Autodiff makes the gradient of w a contraction over the rows of x, which XLA's CPU backend runs at about half
-    the speed of a plain product. There the tangent below reads x through an explicit transpose, so that its own transpose,
-    the gradient, is plain. Every transformation works on it: forward and reverse mode, vmap, higher orders.
+    Autodiff makes the gradient of w a contraction over the rows of x, which XLA's CPU backend runs at about half the speed of a
+    plain product. On CPU the tangent below therefore reads x through an explicit transpose, so that the transpose of that
+    tangent, the gradient, is a plain product. Every transformation works on it: forward and reverse mode, vmap, higher orders.
     """
     return x @ w
 
@@ -25,17 +25,17 @@ def _matmul_jvp(primals, tangents):
     return x @ w, dx @ w + _weight_tangent(x, dw)
 
 
-# checkpoint keeps x alone for the backward pass. Without it both branches below keep what they need, and a scan over layers
-# stacks the unused one too.
+# checkpoint keeps only x for the backward pass. Without checkpoint, both branches below keep what they need, and a scan over
+# layers stacks that of the unused branch too.
 @partial(jax.checkpoint, prevent_cse=False)
 def _weight_tangent(x, dw):
-    """x @ dw. The platform that the program is lowered for decides how, not the machine that traces it."""
+    """Compute x @ dw. The platform that the program is lowered for decides how, not the machine that traces it."""
     return jax.lax.platform_dependent(x, dw, cpu=_through_transpose, default=jnp.matmul)
 
 
 def _through_transpose(x, dw):
-    """x @ dw, written so that its transpose with respect to dw is a row-major product."""
-    with set_xla_metadata(inlineable="false"):  # a copy by tiles; fused with what makes x it would be one number at a time
+    """Compute x @ dw so that its transpose with respect to dw is a row-major product."""
+    with set_xla_metadata(inlineable="false"):  # a copy by tiles; fused with the producer of x it would go element by element
         columns = _columns(x.reshape(-1, x.shape[-1]))
     columns = jax.lax.optimization_barrier(columns)
     return jnp.einsum("ir,io->ro", columns, dw).reshape(*x.shape[:-1], dw.shape[-1])

@@ -24,7 +24,9 @@ def layer_norm(x: Float[Array, "... D"], epsilon: float) -> Float[Array, "... D"
 
 
 def std_norm(x: Float[Array, "... D"], epsilon: float) -> Float[Array, "... D"]:
-    """(x - mean) / (std + epsilon) with the unbiased deviation; a constant row gives zeros, and zero gradients through std."""
+    """(x - mean) / (std + epsilon) with the unbiased standard deviation; a constant row gives zeros, and zero gradients through
+    std.
+    """
     centered = _center(wide(x))
     variance = jnp.square(centered).sum(-1, keepdims=True) / max(x.shape[-1] - 1, 1)
     constant = variance == 0
@@ -42,7 +44,7 @@ FUNCTIONS = {"layer": layer_norm, "std": std_norm, "rms": rms_norm}
 
 
 class ScaledNorm(nnx.Module):
-    """scale * normalised(x) + bias; RMSNorm has no bias, and the others can be without. With `unit_offset` 1 + scale."""
+    """scale * normalised(x) + bias; with `unit_offset`, the gain is 1 + scale. RMSNorm has no bias; others may have one."""
 
     def __init__(self, kind: Norm, width: int, epsilon: float, bias: bool = True, unit_offset: bool = False):
         self.kind = kind
@@ -59,14 +61,14 @@ class ScaledNorm(nnx.Module):
 
 
 class Identity(nnx.Module):
-    """No norm."""
+    """Module that returns its input, in place of a norm."""
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
         return x
 
 
 def make_norm(kind: Norm, config: BlockConfig, width: int | None = None) -> ScaledNorm | Identity:
-    """The norm of that kind over d_model, or over another width."""
+    """Build the norm of that kind over d_model, or over another width."""
     if kind == "none":
         return Identity()
     width = config.d_model if width is None else width

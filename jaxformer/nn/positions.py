@@ -1,4 +1,4 @@
-"""Where a token stands, as numbers."""
+"""Fixed tables of positions."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ def sinusoid(n_positions: int, d_model: int) -> np.ndarray:
 
         PE(p, 2i) = sin(p / 10000^(2i / d_model))        PE(p, 2i + 1) = cos(the same angle)
 
-    An odd d_model ends on a sine. The angles are computed in float64 and rounded once, by whoever casts the table: in
+    An odd d_model ends on a sine. The angles are computed in float64 and rounded once, when the table is cast: in
     float32 the power and the exponential form of this formula differ by up to 7.6e-6.
     """
     even = np.arange(0, d_model, 2, dtype=np.float64)
@@ -22,7 +22,7 @@ def sinusoid(n_positions: int, d_model: int) -> np.ndarray:
 
 
 def sinusoid_blocks(n_positions: int, d_model: int) -> np.ndarray:
-    """The same numbers with all sines before all cosines (Marian's and fairseq's order)."""
+    """Sinusoid table with all sines before all cosines (Marian's and fairseq's order)."""
     table = sinusoid(n_positions, d_model)
     return np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1)
 
@@ -31,5 +31,5 @@ TABLES = {"sinusoid": sinusoid, "sinusoid_blocks": sinusoid_blocks}
 
 
 def position_table(positions: str | FixedTable, n_positions: int, d_model: int) -> np.ndarray:
-    """The first rows of the table that is given, or those of the formula of that name: float64."""
+    """Return the first rows of the given table, or of the table of that name, in float64."""
     return positions.array[:n_positions] if isinstance(positions, FixedTable) else TABLES[positions](n_positions, d_model)

@@ -1,4 +1,4 @@
-"""What is added to attention's scores by the distance of key and query: `1 N T S`, one for all layers of a stack."""
+"""Relative position bias, added to the scores by the distance of key and query: `1 N T S`, one for all layers of a stack."""
 
 import math
 
@@ -12,8 +12,10 @@ from jaxformer.config.blocks import BlockConfig
 
 
 def bucket(distance: Int[np.ndarray, "*rows"], buckets: int, farthest: int, *, both_sides: bool) -> Int[np.ndarray, "*rows"]:
-    """T5's bucket of each distance key - query: the nearest have one each, farther ones share by the logarithm (in float32, as
-    transformers has it), and `farthest` and beyond share the last. With `both_sides`, keys behind the query have half of them.
+    """Return T5's bucket of each distance, key - query.
+
+    Near distances have a bucket each, farther ones share buckets by their logarithm (in float32, as in transformers), and
+    `farthest` and beyond share the last bucket. With `both_sides`, half of the buckets are for keys after the query.
     """
     later = np.zeros_like(distance)
     if both_sides:
@@ -28,14 +30,16 @@ def bucket(distance: Int[np.ndarray, "*rows"], buckets: int, farthest: int, *, b
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, " N"]:
-    """2^(-8i / n) for i = 1 ... n where the heads are a power of two. Else those of the next one, every second first."""
+    """ALiBi's slopes: 2^(-8i / n) for i = 1 ... n if the number of heads n is a power of two. Otherwise the slopes of the next
+    power of two, every second one first.
+    """
     power = 1 << (heads - 1).bit_length()
     slopes = 2.0 ** (-8 * np.arange(1, power + 1) / power)
     return (slopes if power == heads else np.concatenate([slopes[1::2], slopes[::2]]))[:heads]
 
 
 class RelativeBias(nnx.Module):
-    """T5's learned bias for buckets of distances, or ALiBi's, -slope * distance, which owns nothing."""
+    """T5's learned bias per bucket of distances, or ALiBi's bias, -slope * distance, which has no weights."""
 
     def __init__(self, config: BlockConfig, *, causal: bool):
         self.heads, self.causal = config.n_heads, causal
@@ -44,7 +48,7 @@ class RelativeBias(nnx.Module):
         self.table = nnx.Param(jnp.zeros((self.buckets, self.heads), jnp.float32)) if learned else None
 
     def __call__(self, queries: int, keys: int, start: int | Int[Array, ""], dtype: DTypeLike) -> Float[Array, "1 N T S"]:
-        """For queries at start, start + 1, ... and keys at 0, 1, ..."""
+        """Return the bias for queries at start, start + 1, ... and keys at 0, 1, ..."""
         key, query = jnp.arange(keys, dtype=jnp.int32), jnp.arange(queries, dtype=jnp.int32) + start
         distance = key[None, :] - query[:, None]
         if self.table is None:

@@ -1,4 +1,4 @@
-"""L blocks kept as one block whose leaves have a leading layer axis."""
+"""Stack of L blocks, kept as one block whose leaves have a leading layer axis."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,21 +22,21 @@ from jaxformer.validation.arrays import check_not_torch
 from jaxformer.validation.inputs import check_attended, check_cache
 
 DEEPEST_UNROLLED = 12
-"""Unrolled, a step is a quarter faster on CPU; beyond this depth compile time outweighs it."""
+"""Deepest stack that is unrolled on CPU: there a step is a quarter faster; for deeper stacks compile time outweighs that."""
 
 
 def is_apart(leaf: Any) -> bool:
-    """Whether a leaf of all layers is a tuple, an array a layer, and not one array with a layer axis."""
+    """True if a leaf of all layers is a tuple with an array per layer, and not one array with a layer axis."""
     return isinstance(leaf, tuple)
 
 
 def layer_of(tree: PyTree, i: int) -> PyTree:
-    """What layer i has of its own."""
+    """Select the leaves of layer i."""
     return jax.tree.map(lambda leaf: leaf[i], tree, is_leaf=is_apart)
 
 
 def take_layers_apart(tree: PyTree) -> PyTree:
-    """A model whose layers have arrays of their own: what reads them in a loop would copy a slice of a stack each time."""
+    """Return the model with an array per layer instead of stacked arrays, of which a loop would copy a slice each time."""
     apart = map_named(lambda name, leaf: tuple(leaf) if is_stacked(name) else leaf, tree)
     return jax.lax.optimization_barrier(apart)
 
@@ -58,12 +58,12 @@ def scan_layers(
     unroll: tuple[int, int] = (1, 1),
     remat: str | None = None,
 ) -> tuple[Any, Any]:
-    """`carry, output = step(carry, layer, shared)` for each layer in turn; outputs come as the layers do, stacked or apart.
+    """Run `carry, output = step(carry, layer, shared)` for each layer in turn; outputs are stacked or apart, as the layers are.
 
-    `layers` is what each layer has of its own. `unroll` says how many layers a turn of the loop holds, on CPU and elsewhere.
-    `remat` names what the backward pass finds again; None: all that it needs.
-    `step` is one function of a module, never a closure: JAX knows a function that it has compiled by its identity, so that a
-    stack called without jit compiles once.
+    `layers` is what each layer has of its own. `unroll` is the number of layers per turn of the loop, on CPU and elsewhere.
+    `remat` names what is saved for the backward pass, which recomputes the rest; None: all that it needs is saved. `step` is a
+    function of a module, never a closure: JAX recognises a compiled function by its identity, so that a stack called without
+    jit compiles once.
     """
 
     def run(carry: PyTree, layer: PyTree) -> tuple[PyTree, PyTree]:
@@ -81,7 +81,7 @@ def scan_layers(
     on_cpu, elsewhere = (partial(scan, unroll=n) for n in unroll)
     if unroll[0] == unroll[1]:
         return elsewhere(carry, layers)
-    # The platform that is lowered for decides. A scan traces one layer however often it is unrolled, so that two cost little.
+    # The platform lowered for decides. A scan traces one layer however far it is unrolled, so that two scans cost little.
     return jax.lax.platform_dependent(carry, layers, cpu=on_cpu, default=elsewhere)
 
 
@@ -96,7 +96,7 @@ def _extend(carry: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Arr
 
 
 def _in_layer(shared: dict[str, Any], windowed: Array | None) -> dict[str, Any]:
-    """What one layer is given: the positions, and whether it has the window, as its place."""
+    """Return the arguments of one layer, with its positions and its sliding window as its place."""
     shared = dict(shared)
     return shared | {"place": Place(shared.pop("positions"), windowed)}
 
@@ -118,9 +118,9 @@ def _hidden_states(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[
 
 
 class Stack(nnx.Module):
-    """Few leaves keep dispatch cheap; a scan keeps compile time flat. `stack[i]` is layer i.
+    """Stack of blocks; `stack[i]` is layer i. Few leaves keep dispatch cheap; a scan keeps compile time flat.
 
-    With `causal`, its masks will hide what comes later: T5's relative bias then has buckets for the past alone.
+    With `causal`, its masks will hide later tokens: T5's relative bias then has buckets for the past alone.
     """
 
     def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
@@ -144,9 +144,9 @@ class Stack(nnx.Module):
 
     @property
     def unroll(self) -> tuple[int, int]:
-        """How many layers a turn of the compiled loop holds, on CPU and elsewhere; all of them: there is no loop.
+        """Number of layers per turn of the compiled loop, on CPU and elsewhere; there is no loop if that is all of them.
 
-        XLA's CPU backend keeps what an unrolled loop was asked to compute again: `remat` needs a loop.
+        XLA's CPU backend keeps what an unrolled loop was asked to recompute: `remat` needs a loop.
         """
         if self.layers == "auto":
             return (1 if self.remat or self.n_layers > DEEPEST_UNROLLED else self.n_layers), 1
@@ -164,7 +164,7 @@ class Stack(nnx.Module):
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
         positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Masks (`B N|1 T S`, True = may attend) hide keys from every layer; biases of that shape are added to the scores."""
+        """Apply every layer. Masks (`B N|1 T S`, True = may attend) hide keys; biases of that shape are added to the scores."""
         more = {"bias": bias, "memory_bias": memory_bias, "positions": positions}
         return self.extend(x, None, mask, memory, memory_mask, key, **more)[0]
 
@@ -181,9 +181,10 @@ class Stack(nnx.Module):
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
         positions: Int[Array, "#B T"] | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
-        """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them.
+        """Apply every layer; return the output and the cache with x in it.
 
-        Positions are those of rotary positions; None: 0, 1, 2, ..., behind those in the cache.
+        `memory` is the states of a source, or the result of `remember`. `positions` are rotary positions; None: 0, 1, 2, ...,
+        counted on from the cached tokens.
         """
         if cache is not None:
             check_cache(cache.shape, (self.n_layers, x.shape[0], *self.held))
@@ -192,7 +193,7 @@ class Stack(nnx.Module):
         shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias, positions) | {"memory": states}
         held, length = (None, None) if cache is None else (cache.layers, cache.length)
         layers = [self.blocks, self._windowed(), keys, remembered, held]
-        # A cache is filled once: what compiling the layers one by one costs is not won back.
+        # A cache is filled once, which does not win back the time to compile unrolled layers.
         unroll = self.unroll if cache is None else (1, 1)
         after, held = scan_layers(_extend, x, layers, shared | {"length": length}, unroll=unroll, remat=self.remat)
         if cache is None:
@@ -200,7 +201,7 @@ class Stack(nnx.Module):
         return after, cache.advance(jax.tree.map(tuple, held, is_leaf=is_apart), x.shape[1])
 
     def remember(self, memory: Source) -> KeysValues:
-        """Every layer's keys and values of a memory, which stay the same from token to token."""
+        """Compute every layer's keys and values of a memory, which stay the same from token to token."""
         return jax.tree.map(tuple, scan_layers(_remember, None, [self.blocks], memory)[1], is_leaf=is_apart)
 
     def weights(
@@ -214,7 +215,7 @@ class Stack(nnx.Module):
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
         positions: Int[Array, "#B T"] | None = None,
     ) -> AttentionWeights:
-        """The attention weights of every layer."""
+        """Return the attention weights of every layer."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
         return scan_layers(_weights, x, [self.blocks, self._windowed()], shared)[1]
 
@@ -229,13 +230,13 @@ class Stack(nnx.Module):
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
         positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "_ B T D"]:
-        """x and the output of every layer, L + 1 in all."""
+        """Return x and the output of every layer, L + 1 in all."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
         states = scan_layers(_hidden_states, x, [self.blocks, self._windowed()], shared)[1]
         return jnp.concatenate([x[None], states])
 
     def _windowed(self) -> Array | None:
-        """Whether each layer has the window; None where no pattern says so."""
+        """Return for each layer True if it has the sliding window; None without a layer pattern."""
         return None if self.windowed is None else jnp.asarray(self.windowed)
 
     def _shared(
@@ -249,7 +250,7 @@ class Stack(nnx.Module):
         memory_bias: Any,
         positions: Any,
     ) -> dict[str, Any]:
-        """What every layer is given, checked; the bias has the relative one in it."""
+        """Check and return the arguments that every layer is given; the bias includes the relative bias."""
         check_not_torch(mask=mask, bias=bias, memory_mask=memory_mask, memory_bias=memory_bias, positions=positions)
         heads = self.blocks.attention.heads
         check_attended(heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))

@@ -1,4 +1,4 @@
-"""What a run asks of the processes that it runs in; one that joined nobody is the first of one. No jax is imported here."""
+"""Group of the processes that run together; a process that joined no group is the first of one. Does not import jax."""
 
 import sys
 import threading
@@ -16,47 +16,47 @@ from jaxformer.runtime import shutdown
 
 T = TypeVar("T")
 LIBRARIES = {"jax", "jaxlib", "flax", "orbax", "numpy"}
-"""Whose lines say nothing of where a run is."""
+"""Packages whose stack frames do not tell where a run is."""
 
 
 @dataclass
 class Work:
-    """What the main thread does, as the others are told."""
+    """State of the main thread, as the other processes are told."""
 
     marks: int = 0
-    """Phases that were begun and ended, and programs that were run, which says how far it is."""
+    """Progress counter: incremented whenever a phase begins or ends."""
     kind: str = ""
-    """Of the phase that it is in, as "step"; empty between phases."""
+    """Kind of the current phase, as "step"; empty between phases."""
     number: int = 0
-    """The step that the phase belongs to."""
+    """Step that the phase belongs to."""
     waits: bool = False
-    """For what another process says; it is not the one that keeps the others."""
+    """True while this process waits for a value from another one, so that it is not the one that delays the group."""
     begun: float = 0.0
-    """When its phase began, or went on behind a compilation."""
+    """Monotonic time when the current phase began, or resumed after a compilation."""
     longest: dict[str, float] = field(default_factory=dict)
-    """Kind -> seconds of the longest phase so far; what was compiled in it counts as a kind of its own."""
+    """Phase kind -> seconds of the longest phase so far; compilation within a phase is a kind of its own."""
 
 
 @dataclass
 class Group:
-    """This process as one of several, each connected with process 0."""
+    """Connections of this process to the group: each other process is connected to process 0."""
 
     seat: Seat
     met: Met
     work: Work = field(default_factory=Work)
     is_done: bool = False
-    """All have come to their end: nobody is missed any more."""
+    """True when all processes have reached their end; lost connections no longer matter."""
 
     def __post_init__(self) -> None:
         self.inbox: dict[int, SimpleQueue[Any]] = {number: SimpleQueue() for number in self.met.links}
         self._ending = threading.Lock()
 
     def whose(self, number: int) -> str:
-        """A process, for a person."""
+        """Describe a process for people."""
         return f"process {number} of {self.seat.count} ({self.met.whose[number]})"
 
     def tell(self, **message: Any) -> None:
-        """Send to all that this process is connected with; those that are gone are found by who receives."""
+        """Send a message to every connected process. Lost processes are ignored here; the receiving threads detect them."""
         for link in self.met.links.values():
             try:
                 link.send(**message)
@@ -64,7 +64,7 @@ class Group:
                 continue
 
     def exchange(self, value: Any) -> list[Any]:
-        """What every process says, in the order of their numbers, once all have said it; values are those of json."""
+        """Send a JSON value to all processes; return the values of all, by process number, once all have arrived."""
         self.work.waits = True
         if self.seat.number:
             self.tell(value=value)
@@ -76,8 +76,8 @@ class Group:
         return values
 
     def end(self, said: str, code: int = 2, *, told: bool = False) -> NoReturn:
-        """Tell the others, say a line, and end at once: the first reason counts. What this process was told, it hands on."""
-        self._ending.acquire()  # for good: a second reason waits here until the process has ended
+        """Tell the others, print a line, and exit at once; only the first reason counts. Received reasons are passed on."""
+        self._ending.acquire()  # never released: a second reason waits here until the process has exited
         self.tell(end=said if told else f"{self.whose(self.seat.number)} ended: {said}", code=code)
         shutdown.end(code, f"{self.seat}: {said}")
 
@@ -89,7 +89,7 @@ class Group:
         self.tell(end=f"{self.whose(self.seat.number)} was stopped by {shutdown.SIGNALS[number]}", code=128 + number)
 
     def finish(self) -> None:
-        """Wait until all others have come to their end."""
+        """Wait until all other processes have reached their end."""
         self.exchange("done")
         self.is_done = True
 
@@ -98,38 +98,40 @@ _groups: list[Group] = []
 
 
 def enter(group: Group) -> None:
-    """From here on this process is one of the group, until it ends."""
+    """Make this process a member of the group until it exits."""
     _groups.append(group)
 
 
 def current() -> Group | None:
-    """The group that this process joined."""
+    """Return the group that this process joined, or None."""
     return _groups[-1] if _groups else None
 
 
 def count() -> int:
-    """How many processes the run has."""
+    """Number of processes of the run."""
     return _groups[-1].seat.count if _groups else 1
 
 
 def is_first() -> bool:
-    """Whether this process prints, and writes the run's folder."""
+    """True if this process prints and writes the run's folder."""
     return not _groups or _groups[-1].seat.number == 0
 
 
 def exchange(value: T) -> list[T]:
-    """What every process says, once all have said it."""
+    """Return the values of all processes, in order of process number, once all have arrived."""
     return _groups[-1].exchange(value) if _groups else [value]
 
 
 def from_first(look: Callable[[], T]) -> T:
-    """What the first process sees; the others do not look. Of json's values."""
+    """Return the result of `look` in the first process, a JSON value; the other processes do not call it."""
     return exchange(look() if is_first() else None)[0]  # pyright: ignore[reportReturnType]
 
 
 def run_together(f: Any, *given: Any, **static: Any) -> Any:
-    """f(*given) of a function of jax.jit, once all processes have compiled it: on a CPU, who is first at a collective waits for
-    the others for 30 s alone."""
+    """Call the jitted function `f` once all processes have compiled it.
+
+    On CPU, the first process at a collective waits only 30 s for the others.
+    """
     if _groups:
         work = _groups[-1].work
         with timed(f"the compilation of {work.kind or 'a program behind step'}", work.number):
@@ -139,14 +141,14 @@ def run_together(f: Any, *given: Any, **static: Any) -> Any:
 
 
 def check_alike(facts: Mapping[str, Any]) -> None:
-    """InputError, in every process, where one says something else."""
+    """Raise InputError, in every process, if the facts of any process differ."""
     if said := difference(dict(enumerate(exchange(facts)))):
         raise InputError(said)
 
 
 @contextmanager
 def timed(kind: str, number: int) -> Iterator[None]:
-    """Inside is a phase of a run: a step, or what belongs to one. All processes come through it together, and it is timed."""
+    """Context manager that times a phase of a run (a step, or a part of one), which all processes pass through together."""
     if not _groups:
         yield
         return
@@ -162,7 +164,7 @@ def timed(kind: str, number: int) -> Iterator[None]:
 
 
 def where() -> str:
-    """The line that the main thread is at, outside of libraries."""
+    """Return the line that the main thread is at, outside of libraries."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and LIBRARIES & {*Path(frame.f_code.co_filename).parts}:
         frame = frame.f_back

@@ -1,5 +1,7 @@
-"""One of a group of processes: this one meets the others, is watched, begins jax.distributed through a port of its own, and
-whatever ends one ends all."""
+"""Join a group of processes: meet the others, watch them, and start jax.distributed through a relay port of this process.
+
+Whatever ends one process ends all.
+"""
 
 import os
 import socket
@@ -22,15 +24,15 @@ from jaxformer.runtime.refusals import is_verbose, refusal
 from jaxformer.runtime.shutdown import cleaned_up
 
 GRACE = 2.0
-"""Seconds that a process waits with an error of its own: where another one is gone, its connection says so meanwhile."""
+"""Seconds that a process with an error waits before it reports: if another one is gone, its lost connection tells first."""
 
 
 @contextmanager
 def together(seat: Seat, facts: Mapping[str, Any], *, wait: float, limits: Limits) -> Iterator[Group]:
-    """Meet the others; in the end all wait for each other.
+    """Meet the other processes, and wait for all of them at the end.
 
-    InputError, in every process, where one does not come in so many seconds, or is not alike in a fact. An error inside is
-    told to the others, and ends the process at once: in Python's own way libraries would wait for the others.
+    InputError, in every process, if one does not arrive within `wait` seconds or differs in a fact. An error inside is reported
+    to the others and exits the process at once: in a normal exit, libraries would wait for the others.
     """
     group = Group(seat, meet(seat, facts, wait))
     enter(group)
@@ -44,7 +46,7 @@ def together(seat: Seat, facts: Mapping[str, Any], *, wait: float, limits: Limit
 
 
 def fail(group: Group, error: BaseException) -> NoReturn:
-    """End this process for an error, and all others with it."""
+    """Exit this process because of an error, and all others with it."""
     if isinstance(error, SystemExit):
         if not error.code:
             group.end("it ended in the middle with exit code 0", 1)
@@ -58,11 +60,11 @@ def fail(group: Group, error: BaseException) -> NoReturn:
 
 
 _kept: list[socket.socket] = []
-"""Connections with jax's client: while they are here nobody closes them."""
+"""Open sockets of jax's client: kept here so that they are not closed by garbage collection."""
 
 
 def relayed(place: str) -> str:
-    """An address of this process that hands everything on to `place`, host:port, and back."""
+    """Return the address of a local relay to `place` (host:port), in both directions."""
     host, _, port = place.rpartition(":")
     server = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=_serve, args=(server, (host.strip("[]"), int(port))), daemon=True).start()
@@ -74,7 +76,7 @@ def _serve(server: socket.socket, place: tuple[str, int]) -> None:
         near = server.accept()[0]
         try:
             far = socket.create_connection(place)
-        except OSError:  # the service has yet to begin: jax's client tries again
+        except OSError:  # the service has not started yet: jax's client tries again
             near.close()
             continue
         _kept.append(near)
@@ -84,7 +86,7 @@ def _serve(server: socket.socket, place: tuple[str, int]) -> None:
 
 
 def _hand_on(source: socket.socket, sink: socket.socket, far: socket.socket) -> None:
-    """Whoever ends, the connection with the service ends, too."""
+    """Copy data from source to sink; the end of either closes the connection to the service."""
     with suppress(OSError):
         while data := source.recv(2**16):
             sink.sendall(data)
@@ -95,22 +97,24 @@ def _hand_on(source: socket.socket, sink: socket.socket, far: socket.socket) -> 
 
 
 HEARTBEAT, SHUTDOWN = 100, 30
-"""Seconds after which jax takes a process for dead: without a heartbeat, or while all of them end. It aborts all then, which
-says little; `watch` is to be quicker, and does not count time in which a machine stood still."""
+"""Seconds after which jax considers a process dead: without a heartbeat, or while all processes exit.
+
+jax then aborts all processes with a poor message. `watch` is quicker, and does not count time in which a machine stood still.
+"""
 SETTINGS = ("XLA_FLAGS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_THREEFRY_PARTITIONABLE")
-"""Environment variables that change numbers."""
+"""Environment variables that change numerical results."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Who this process is, and which of the machine's devices are its own: None for all of them."""
+    """Seat of this process, and the local devices that it owns; None: all of them."""
 
     seat: Seat
     local_devices: Sequence[int] | None = None
 
 
 def seat_of(coordinator: str, number: int, count: int) -> Seat:
-    """From flags; InputError for what is no address, or no such number."""
+    """Build a seat from flags; InputError if the address or the process number is invalid."""
     host, colon, port = coordinator.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InputError(
@@ -122,13 +126,13 @@ def seat_of(coordinator: str, number: int, count: int) -> Seat:
 
 
 def seat_in_cluster(wait: float) -> Found:
-    """As jax finds it; InputError outside of a cluster, and where its environment variables are not whole."""
+    """Find this process's seat as jax does; InputError outside of a cluster, or if its environment variables are incomplete."""
     from jax._src.clusters import ClusterEnv
 
     unset = None, None, None, None, None
     try:
         address, count, number, devices = ClusterEnv.auto_detect_unset_distributed_params(*unset, int(wait))
-    except Exception as error:  # jax parses what the cluster has set, and checks nothing
+    except Exception as error:  # jax parses the cluster's variables without checks
         why = f"{type(error).__name__}: {first_line(error)}"
         hint = "start by srun or mpirun, or give --coordinator, --processes and --process"
         raise InputError(f"the cluster's environment does not say who this process is ({why}); {hint}") from None
@@ -142,7 +146,7 @@ def seat_in_cluster(wait: float) -> Found:
 
 @contextmanager
 def joined(found: Found, facts: dict[str, Any], *, devices: int | None, wait: float, limits: Limits) -> Iterator[Group]:
-    """`together`, and inside jax has the devices of all processes."""
+    """Run as `together` does, with jax.distributed: jax sees the devices of all processes."""
     with together(found.seat, facts | releases() | settings(), wait=wait, limits=limits) as group:
         begin_jax(found, group.met.service, devices, wait)
         yield group
@@ -152,14 +156,14 @@ def joined(found: Found, facts: dict[str, Any], *, devices: int | None, wait: fl
 
 
 def begin_jax(found: Found, service: str, devices: int | None, wait: float) -> None:
-    """jax.distributed, and its collectives on a CPU."""
+    """Start jax.distributed, with gloo for collectives on CPU."""
     import jax
 
     in_order()
     if devices is not None:
         jax.config.update("jax_num_cpu_devices", devices)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which is read in `signals`
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which `signals` handles
     print_on_first(found.seat)
     jax.distributed.initialize(
         relayed(service) if found.seat.number else service,
@@ -175,12 +179,12 @@ def begin_jax(found: Found, service: str, devices: int | None, wait: float) -> N
 
 
 def settings() -> dict[str, str]:
-    """Environment variables that change numbers."""
+    """Return the environment variables that change numerical results."""
     return {name: os.environ.get(name, "") for name in SETTINGS}
 
 
 def print_on_first(seat: Seat) -> None:
-    """Process 0 alone prints; and what libraries write to the descriptor of standard output, as gloo does, nobody reads."""
+    """Let only process 0 print; discard what libraries write directly to the file descriptor of stdout, as gloo does."""
     nowhere, out = os.open(os.devnull, os.O_WRONLY), sys.stdout
     if out is None:
         return

@@ -1,4 +1,4 @@
-"""All processes of a run on this machine. No jax is imported here."""
+"""Launch all processes of a run on this machine. Does not import jax."""
 
 import os
 import signal
@@ -14,17 +14,17 @@ from jaxformer.parallel.watch import LAUNCHER
 from jaxformer.runtime.shutdown import cleaned_up, held
 
 GRACE = 10.0
-"""Seconds that the others have to end by themselves, once one has ended before its time."""
+"""Seconds that the other processes have to exit by themselves, once one has failed."""
 ALONE = 1.0
-"""Seconds in which they hear from each other that a signal has ended one."""
+"""Seconds that the processes have to tell each other that a signal has ended one of them."""
 Process = subprocess.Popen[bytes]
 
 
 def launch(count: int, flags: Sequence[str], command: Sequence[str]) -> int:
-    """Start so many processes, each with `jaxformer launch FLAGS -- COMMAND` and a number; the exit code of all.
+    """Start `count` processes, each as `jaxformer launch FLAGS -- COMMAND` with its number; return one exit code for all.
 
-    It is 0 where all end well, else that of one which a signal ended, or of the first which fails; the others are given some
-    seconds, and then are killed.
+    The code is 0 if all succeed, else that of the process which a signal ended, or of the first that failed. The others have
+    GRACE seconds to exit, and then are killed.
     """
     with started(count, flags, command) as processes, held(never) as stop:
         ended, since, told, is_told_to_all = list[int](), 0.0, 0, False
@@ -37,7 +37,7 @@ def launch(count: int, flags: Sequence[str], command: Sequence[str]) -> int:
             since = since if ended or not failed else time.monotonic()
             ended += failed
             if ended and told and not is_told_to_all and time.monotonic() - since > ALONE:
-                is_told_to_all = True  # they may not have met yet, and then none hears of another's end
+                is_told_to_all = True  # processes that have not met yet do not hear of another's end
                 for process in processes:
                     process.send_signal(stop.received[-1])
             if ended and time.monotonic() - since > GRACE:
@@ -47,19 +47,19 @@ def launch(count: int, flags: Sequence[str], command: Sequence[str]) -> int:
             ended += failed_in(processes, ended)
         if not ended:
             return 0
-        first = min(ended, key=lambda number: processes[number].returncode > 0)  # a signal's end is nobody else's doing
+        first = min(ended, key=lambda number: processes[number].returncode > 0)  # ended by a signal: no other caused it
         say(f"process {first} of {count} (pid {processes[first].pid}) {how_ended(processes[first])}; all {count} are gone")
         return code_of(processes[first])
 
 
 def failed_in(processes: Sequence[Process], known: Sequence[int]) -> list[int]:
-    """Those that ended with an error, but for those that are known."""
+    """Return the numbers of the processes that have failed and are not in `known`."""
     return [number for number, process in enumerate(processes) if process.poll() and number not in known]
 
 
 @contextmanager
 def started(count: int, flags: Sequence[str], command: Sequence[str]) -> Iterator[list[Process]]:
-    """The processes, none of which is left behind. The terminal's Ctrl-C comes to the launcher alone."""
+    """Context manager: start the processes, and kill those that are left. Ctrl-C in the terminal reaches only the launcher."""
     begin = [sys.executable, "-m", "jaxformer", "launch", f"--coordinator={LOOPBACK[1]}:{free_port()}", f"--processes={count}"]
     environment = os.environ | {LAUNCHER: str(os.getpid())}
     processes: list[Process] = []
@@ -80,7 +80,7 @@ def started(count: int, flags: Sequence[str], command: Sequence[str]) -> Iterato
 
 
 def kill(processes: Sequence[Process]) -> None:
-    """Those that are still there."""
+    """Kill the processes that are still running."""
     for process in processes:
         if process.poll() is None:
             process.kill()
@@ -89,21 +89,21 @@ def kill(processes: Sequence[Process]) -> None:
 
 
 def how_ended(process: Process) -> str:
-    """In words."""
+    """Describe how a process ended."""
     code = process.returncode
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
 
 def code_of(process: Process) -> int:
-    """As a shell says it."""
+    """Exit code as a shell reports it: 128 + signal number for a process that a signal ended."""
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 def never() -> NoReturn:
-    """The launcher has nothing to save."""
+    """Raise, because the launcher has nothing to save."""
     raise RuntimeError
 
 
 def say(line: str) -> None:
-    """On standard error."""
+    """Print a line to standard error."""
     print(f"launcher: {line}", file=sys.stderr, flush=True)

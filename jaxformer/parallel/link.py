@@ -1,7 +1,7 @@
-"""How processes meet: a star around process 0, over TCP, with an object of JSON a line. No jax is imported here.
+"""Connections between processes: a star around process 0, over TCP, with a JSON object per line. Does not import jax.
 
-jax.distributed has a service of its own, which aborts a process that does not reach it, with no word for a reader. So they
-meet here first, and compare what they are before they begin.
+jax.distributed has a service of its own, which aborts a process that cannot reach it, without a useful message. So processes
+first meet here, and compare their facts before they begin.
 """
 
 import errno
@@ -19,16 +19,16 @@ from typing import Any
 from jaxformer.errors import InputError
 
 MOST_BYTES = 2**26
-"""Of a message."""
+"""Maximum size of a message."""
 SHOWN = 60
-"""Characters of a fact that differs."""
+"""Maximum number of characters shown of a fact that differs."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 GREETING = 10.0
-"""Seconds in which whoever connects has to say who it is."""
+"""Seconds that a connecting process has to identify itself."""
 
 
 class Link:
-    """One connection. Any thread may send; one receives."""
+    """Connection to one process. Any thread may send; only one receives."""
 
     def __init__(self, connected: socket.socket):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -36,12 +36,12 @@ class Link:
         self._lines = connected.makefile("rb")
 
     def send(self, **message: Any) -> None:
-        """OSError where the other side is gone."""
+        """Send a message; OSError if the other side is gone."""
         with self._lock:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
-        """The next message; None where the other side is gone, or says nothing for so long."""
+        """Return the next message; None if the other side is gone, or is silent for `seconds`."""
         try:
             self._socket.settimeout(seconds)
             line = self._lines.readline(MOST_BYTES)
@@ -52,20 +52,20 @@ class Link:
             return None
 
     def refuse(self, said: str) -> None:
-        """Say why, to whoever still listens, and end the connection."""
+        """Send a reason to the other side, if it still listens, and close the connection."""
         with suppress(OSError):
             self.send(refused=said)
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._lines.close()
         self._socket.close()
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Which of how many processes this one is, and where all of them meet."""
+    """Number of this process, count of all processes, and the address where they meet."""
 
     number: int
     count: int
@@ -74,12 +74,12 @@ class Seat:
 
     @property
     def place(self) -> str:
-        """Where they meet."""
+        """Address where the processes meet."""
         return f"{self.host}:{self.port}"
 
     @property
     def bound(self) -> str:
-        """The address that process 0 listens on: that of this machine alone, or any."""
+        """Address that process 0 listens on: loopback if the host is this machine, else any."""
         return self.host if self.host in LOOPBACK else ""
 
     def __str__(self) -> str:
@@ -88,27 +88,27 @@ class Seat:
 
 @dataclass(frozen=True)
 class Met:
-    """Whom a process is connected with: process 0 with all others, the others with process 0."""
+    """Links of a process that has met the others: process 0 is linked to all others, these only to process 0."""
 
     links: dict[int, Link]
     whose: list[str]
-    """The id and machine of each process."""
+    """Process id and machine of each process."""
     service: str
-    """Where jax.distributed has its own service."""
+    """Address of jax.distributed's own service."""
 
 
 def here() -> str:
-    """This process, for a person."""
+    """Describe this process for people."""
     return f"pid {os.getpid()} on {socket.gethostname()}"
 
 
 def meet(seat: Seat, facts: Mapping[str, Any], wait: float) -> Met:
-    """Wait for all others; InputError in every process where one does not come, or is not alike in a fact."""
+    """Meet all other processes; InputError, in every process, if one does not arrive or differs in a fact."""
     return gather(seat, facts, wait) if seat.number == 0 else reach(seat, facts, wait)
 
 
 def gather(seat: Seat, facts: Mapping[str, Any], wait: float) -> Met:
-    """Process 0: let the others come."""
+    """Gather all other processes (process 0 only)."""
     links, hellos = dict[int, Link](), {0: {"facts": dict(facts), "whose": here()}}
     try:
         with socket.create_server((seat.bound, seat.port), backlog=seat.count) as server:
@@ -129,7 +129,7 @@ def gather(seat: Seat, facts: Mapping[str, Any], wait: float) -> Met:
 
 
 def _come(seat: Seat, server: socket.socket, wait: float) -> Iterator[tuple[int, Link, dict[str, Any]]]:
-    """The others, as they come; it ends when all are there, or the time is over."""
+    """Yield the other processes as they arrive, until all are there or the time is over."""
     end, come = time.monotonic() + wait, set[int]()
     while len(come) < seat.count - 1:
         server.settimeout(max(0.01, end - time.monotonic()))
@@ -147,7 +147,7 @@ def _come(seat: Seat, server: socket.socket, wait: float) -> Iterator[tuple[int,
 
 
 def reach(seat: Seat, facts: Mapping[str, Any], wait: float) -> Met:
-    """The others: go to process 0."""
+    """Connect to process 0, and wait until all have met (other processes only)."""
     end = time.monotonic() + wait
     while True:
         try:
@@ -169,7 +169,7 @@ def reach(seat: Seat, facts: Mapping[str, Any], wait: float) -> Met:
 
 
 def connected(seat: Seat, seconds: float) -> socket.socket:
-    """With process 0. Where nobody listens yet at a port of this machine, TCP may connect it with itself."""
+    """Connect to process 0; refuse a connection with itself, which TCP may make to a local port where nobody listens yet."""
     found = socket.create_connection((seat.host, seat.port), timeout=seconds)
     if found.getsockname() == found.getpeername():
         found.close()
@@ -178,7 +178,7 @@ def connected(seat: Seat, seconds: float) -> socket.socket:
 
 
 def difference(facts: Mapping[int, Mapping[str, Any]]) -> str:
-    """The first fact of which a process says something else than process 0; empty where all are alike."""
+    """Describe the first fact in which a process differs from process 0; '' if there is none."""
     first = facts[0]
     for number, found in facts.items():
         for name in sorted({*first, *found}):
@@ -192,7 +192,7 @@ def difference(facts: Mapping[int, Mapping[str, Any]]) -> str:
 
 
 def where_apart(*texts: str) -> Iterator[str]:
-    """Of long texts, the part that begins a little before they differ."""
+    """Yield the texts; long ones are cut to a part that begins shortly before they differ."""
     alike = sum(1 for _ in takewhile(lambda each: len({*each}) == 1, zip(*texts, strict=False)))
     start = max(0, alike - SHOWN // 3)
     for text in texts:
@@ -201,6 +201,6 @@ def where_apart(*texts: str) -> Iterator[str]:
 
 
 def free_port(bound: str = LOOPBACK[1]) -> int:
-    """A port on which nobody listens now."""
+    """Return a port that is free now."""
     with socket.create_server((bound, 0)) as server:
         return server.getsockname()[1]

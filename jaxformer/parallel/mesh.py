@@ -1,4 +1,4 @@
-"""The mesh that a program is compiled for."""
+"""Mesh of devices that a program is compiled for."""
 
 import os
 from collections.abc import Iterator
@@ -14,13 +14,14 @@ from jaxformer.parallel.group import count
 from jaxformer.runtime.environment import in_order
 
 ONE_DEVICE = str(MeshConfig())
-"""As a mesh is written."""
+"""Name of the mesh of one device."""
 
 
 def make_mesh(config: MeshConfig) -> Mesh:
-    """The mesh over this program's devices; ConfigError where there are too few, or, of several processes, not as many.
+    """Make a mesh over this program's devices.
 
-    Its axes are Auto: the compiler propagates how arrays are cut. (`jax.make_mesh` would make Explicit ones.)
+    ConfigError if there are too few, or, with several processes, not exactly as many. Its axes are Auto: the compiler
+    propagates shardings. (`jax.make_mesh` would make Explicit axes.)
     """
     found = jax.device_count()
     if config.devices > found or (jax.process_count() > 1 and config.devices != found):
@@ -38,16 +39,16 @@ def make_mesh(config: MeshConfig) -> Mesh:
 
 
 def simulate(devices: int) -> None:
-    """Let a CPU pass for so many devices, unless the environment says how many. Call it before anything is computed."""
+    """Simulate so many devices on CPU, unless the environment sets the number. Call before anything is computed."""
     in_order()
     if "JAX_NUM_CPU_DEVICES" not in os.environ and "host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        with suppress(RuntimeError):  # jax has its devices already
+        with suppress(RuntimeError):  # jax's devices are initialized already
             jax.config.update("jax_num_cpu_devices", devices)
 
 
 @contextmanager
 def on_mesh(config: MeshConfig | None) -> Iterator[Mesh | None]:
-    """Inside, programs are compiled for this mesh; None: for one device, as ever."""
+    """Context manager: programs inside are compiled for this mesh; None: for one device."""
     if config is None:
         if count() > 1:
             raise ConfigError(
@@ -61,7 +62,7 @@ def on_mesh(config: MeshConfig | None) -> Iterator[Mesh | None]:
 
 
 def current() -> Mesh | None:
-    """The mesh that surrounds, of devices; None without one."""
+    """Return the surrounding mesh of devices, or None."""
     if hasattr(jax.sharding, "get_mesh"):
         mesh = jax.sharding.get_mesh()
     else:  # jax 0.8.0
@@ -72,19 +73,19 @@ def current() -> Mesh | None:
 
 
 def mesh_name() -> str:
-    """The surrounding mesh as `data=4,tensor=2`."""
+    """Format the surrounding mesh, as `data=4,tensor=2`."""
     mesh = current()
     return str(MeshConfig(**({} if mesh is None else mesh.shape)))
 
 
 def devices_in_use() -> str:
-    """How many devices the surrounding mesh has, of those that are there, and their kind."""
+    """Format the number of devices that the surrounding mesh uses of those that exist, and their kind."""
     mesh, found = current(), jax.device_count()
     used = 1 if mesh is None else mesh.size
     return f"{used if used == found else f'{used} of {found}'} {jax.devices()[0].device_kind}"
 
 
 def traced_for() -> AbstractMesh | None:
-    """The mesh that the code is being compiled for, by names and sizes; None without one, and inside of `shard_map`."""
+    """Return the abstract mesh that code is traced for; None if there is none, and inside `shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh.empty or mesh.manual_axes else mesh

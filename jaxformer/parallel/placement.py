@@ -1,4 +1,4 @@
-"""Where the arrays of a run lie on the surrounding mesh; without one, everything stays as it is."""
+"""Shardings of a run's arrays on the surrounding mesh; without a mesh, arrays are left as they are."""
 
 import math
 from collections.abc import Callable
@@ -14,38 +14,38 @@ from jaxformer.parallel.rules import AXES_OF, Table, spec_of, specs_of
 
 T = TypeVar("T")
 ROWS = ("data", "fsdp")
-"""The axes that cut the sequences of a batch."""
+"""Mesh axes that shard the sequences of a batch."""
 STORES = (*ROWS, "tensor")
-"""Those that cut a cache."""
+"""Mesh axes that shard a key-value cache."""
 
 
 def shardings(tree: PyTree, rules: Table = AXES_OF) -> PyTree:
-    """Of every leaf of a model or train state, which may be abstract, on the surrounding mesh."""
+    """Return the sharding of every leaf of a model or train state, abstract or not, on the surrounding mesh."""
     mesh = current()
     assert mesh is not None
     return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs_of(tree, dict(mesh.shape), rules), is_leaf=is_spec)
 
 
 def is_spec(leaf: Any) -> bool:
-    """Whether a leaf says how an array is cut."""
+    """True if a leaf is a PartitionSpec."""
     return isinstance(leaf, PartitionSpec)
 
 
 def init(build: Callable[..., T], *given: Any) -> T:
-    """build(*given), compiled: every device computes its own part of a model or train state, and none holds a whole one."""
+    """Compute build(*given), jitted: every device computes its own part of a model or train state, and none holds the whole."""
     where = None if current() is None else shardings(jax.eval_shape(build, *given))
     return jax.jit(build, out_shardings=where)(*given)
 
 
 def put(tree: PyTree, rules: Table = AXES_OF) -> PyTree:
-    """A model or train state that is held whole, cut; every process gives the same one."""
+    """Shard a model or train state that is held whole; every process passes the same one."""
     if current() is None:
         return tree
     return jax.tree.map(lambda leaf, where: _cut(leaf, where), tree, shardings(tree, rules))
 
 
 def put_batch(batch: Any) -> Any:
-    """Arrays of the host, `B ...`: each process hands on the rows of its own devices. All give the same batch."""
+    """Shard host arrays `B ...` along rows: every process passes the same batch, and its devices hold their own rows."""
     mesh = current()
     if mesh is None:
         return batch
@@ -62,10 +62,10 @@ def _cut(array: Any, where: NamedSharding) -> Array:
 
 
 def rows_spec(shape: tuple[int, ...], sizes: dict[str, int], axes: tuple[str, ...] = ROWS) -> PartitionSpec:
-    """How `B T ...` is cut: sequences, and their tokens where the mesh has an axis for them and divides them."""
+    """Return the sharding of `B T ...`: sequences by `axes`, tokens by the mesh's sequence axis if it divides their number."""
     spec: list[Any] = [None] * len(shape)
     parts = math.prod(sizes.get(name, 1) for name in axes)
-    if shape[0] % parts == 0:  # jax 0.10.2 takes uneven cuts, and gave wrong losses with them
+    if shape[0] % parts == 0:  # jax 0.10.2 accepts uneven shards, and gave wrong losses with them
         spec[0] = axes
     if len(shape) > 1 and shape[1] % sizes.get("sequence", 1) == 0:
         spec[1] = "sequence"
@@ -73,7 +73,7 @@ def rows_spec(shape: tuple[int, ...], sizes: dict[str, int], axes: tuple[str, ..
 
 
 def along_rows(tree: T) -> T:
-    """Inside of a compiled program: arrays `B T ...` stay cut along their rows, whatever they are multiplied with."""
+    """Constrain arrays `B T ...` in a compiled program to stay sharded along rows, whatever they are multiplied with."""
     mesh = traced_for()
     if mesh is None:
         return tree
@@ -86,9 +86,10 @@ def along_rows(tree: T) -> T:
 
 
 def look_up(take: Callable[[Array], Array], ids: Array, table: tuple[int, ...]) -> Array:
-    """take(ids): rows `B T D` of a table `V D`. Inside of a compiled program, where fsdp cuts the table along D, so it does the
-    rows, and they and their ids are cut along data too: from there XLA knows a way to `along_rows`. Else it copies all rows to
-    every device first.
+    """Look up rows `B T D` of a table `V D`, as take(ids).
+
+    If fsdp shards the table along D in a compiled program, rows are sharded along D as well, and rows and ids along data. XLA
+    has a direct way from there to `along_rows`; otherwise it would first copy all rows to every device.
     """
     mesh = traced_for()
     if mesh is None or spec_of("token.table", table, sizes := dict(mesh.shape))[-1] != "fsdp":
@@ -99,7 +100,7 @@ def look_up(take: Callable[[Array], Array], ids: Array, table: tuple[int, ...]) 
 
 
 def as_placed(tree: T, rules: Table = AXES_OF) -> T:
-    """Inside of a compiled program: a model or train state is cut by the table."""
+    """Constrain a model or train state in a compiled program to the shardings of the table."""
     mesh = traced_for()
     if mesh is None:
         return tree
@@ -107,8 +108,10 @@ def as_placed(tree: T, rules: Table = AXES_OF) -> T:
 
 
 def cut_cache(cache: T) -> T:
-    """Inside of a compiled program: keys and values `B*K S H` are cut along the heads of all sequences, by every axis that
-    divides them, as attention reads them."""
+    """Constrain a cache's keys and values `B*K S H` in a compiled program to shards of `B*K`, as attention reads them.
+
+    The mesh axes are the longest prefix of STORES that divides the axis.
+    """
     mesh = traced_for()
     if mesh is None:
         return cache
@@ -124,7 +127,7 @@ def cut_cache(cache: T) -> T:
 
 
 def on_host(array: Any) -> np.ndarray:
-    """A whole array as numpy; one that lies on several processes is gathered, and all of them have to call this."""
+    """Return a whole array as numpy. An array spread over several processes is gathered: all of them must call this."""
     if getattr(array, "is_fully_addressable", True) or array.is_fully_replicated:
         return np.asarray(array)
     from jax.experimental import multihost_utils

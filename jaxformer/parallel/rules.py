@@ -1,8 +1,7 @@
-"""Which axes of a mesh cut which axes of a parameter: one table for all models, in axis letters (see `jaxformer`).
+"""Sharding rules: one table, for all models, of the mesh axes that shard each axis of a parameter (letters as in `jaxformer`).
 
-A leaf is known by the end of its name. Beside the glossary's letters there are
-
-    NH  heads times their width      Q  query, key and value side by side      P  positions      X  what is never cut
+Rules match the end of a leaf's name. Besides the glossary's letters there are
+    NH  heads times their width      Q  query, key and value side by side      P  positions      X  never sharded
 """
 
 from collections.abc import Mapping
@@ -46,8 +45,10 @@ AXES_OF = {
     "project.bias": "X",
     "pooler.bias": "X",
 }
-"""The end of a leaf's name -> the letters of its axes, without the layers'. What is added to the residual stream, or multiplied
-with it, is whole: it is small, and every device needs it."""
+"""End of a leaf's name -> letters of its axes, without the layers' axis.
+
+Parameters that are added to the residual stream, or multiplied with it, stay whole: they are small and needed everywhere.
+"""
 
 CUT_BY = {
     "V": ("tensor", "fsdp"),
@@ -60,17 +61,19 @@ CUT_BY = {
     "P": ("fsdp",),
     "X": (),
 }
-"""A letter -> the axes of a mesh that cut it, from the left, if no axis before it has them already."""
+"""Axis letter -> mesh axes that shard it, in this order, unless an earlier axis of the leaf uses them."""
 
 EXACT = ("NH", "F", "D")
-"""Letters whose size the mesh has to divide; the others stay whole where it does not: a vocabulary has any size, and several
-query heads share one of keys."""
+"""Letters of axes whose size the mesh must divide.
+
+Other axes stay whole if it does not: a vocabulary has any size, and several query heads share a key-value head.
+"""
 
 Table = Mapping[str, str]
 
 
 def letters_of(name: str, rules: Table = AXES_OF) -> tuple[str, ...]:
-    """Of each axis of a leaf, the layers' as 'L'; ConfigError where no rule matches."""
+    """Return the letter of each axis of a leaf, 'L' for the layers' axis; ConfigError if no rule matches."""
     parts = name.split(".")
     for n in range(len(parts), 0, -1):
         if (found := rules.get(".".join(parts[-n:]))) is not None:
@@ -81,7 +84,7 @@ def letters_of(name: str, rules: Table = AXES_OF) -> tuple[str, ...]:
 
 
 def with_own(rules: Table | None) -> Table:
-    """The table with a user's own rules; ConfigError where one is not the letters of axes, InputError where they are none."""
+    """Add a user's own rules to the table; ConfigError if one is not letters of axes, InputError if they are no mapping."""
     rules = {} if rules is None else rules
     check_kind("rules", rules, Mapping, 'ends of names and axes, as {"fc1.kernel": "D F"}')
     for name, letters in rules.items():
@@ -91,8 +94,7 @@ def with_own(rules: Table | None) -> Table:
 
 
 def with_whole(rules: Table, moments: PyTree) -> Table:
-    """The rules, and those by which every device has each moment whole that no rule fits: optimizers keep sums over the axes of
-    a parameter, and histories of it."""
+    """Add rules that replicate moments which no rule fits: some optimizers keep histories, or sums over axes of a parameter."""
     whole = dict[str, str]()
     for name, leaf in named_leaves({"moments": moments}).items():
         try:
@@ -105,7 +107,7 @@ def with_whole(rules: Table, moments: PyTree) -> Table:
 
 
 def spec_of(name: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: Table = AXES_OF) -> PartitionSpec:
-    """How a mesh of these sizes cuts a leaf. A scalar is whole. ConfigError where a size is not divided, or no rule matches."""
+    """Return the sharding of a leaf; a scalar is whole. ConfigError if an axis size is not divisible, or no rule matches."""
     if not shape:
         return PartitionSpec()
     letters, used, spec = letters_of(name, rules), set[str](), []
@@ -132,7 +134,7 @@ def spec_of(name: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: 
 
 
 def specs_of(tree: PyTree, sizes: Mapping[str, int], rules: Table = AXES_OF) -> PyTree:
-    """The same for every leaf of a model, of its gradient, or of a train state."""
+    """Return the sharding of every leaf of a model, of its gradient, or of a train state."""
 
     def of(name: str, leaf: Any) -> PartitionSpec:
         return spec_of(name, tuple(leaf.shape), sizes, rules)

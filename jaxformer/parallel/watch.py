@@ -1,9 +1,11 @@
-"""Who is gone, silent or stuck. One that is ends all others: a run cannot go on without it. No jax is imported here.
+"""Watch for processes that are gone, silent or stuck. Any such process ends the run, which cannot go on without it.
 
-gone      its connection is closed, and it said nothing: it was killed, or crashed
-silent    it sends no beat: it is stopped, or its machine is gone
-stuck     all send beats, and no process gets on
+gone      its connection closed without a message: it was killed, or crashed
+silent    it sends no heartbeat: it is stopped, or its machine is gone
+stuck     all send heartbeats, and no process makes progress
 orphaned  the launcher that started it is gone
+
+Does not import jax.
 """
 
 import os
@@ -16,40 +18,41 @@ from typing import Any
 from jaxformer.parallel.group import Group, where
 
 LAUNCHER = "JAXFORMER_LAUNCHER"
-"""The environment variable with the id of the process that started this one."""
+"""Environment variable with the process id of the launcher."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """In seconds. Time in which this process is stopped itself does not count."""
+    """Limits in seconds. Time in which this process itself is stopped does not count."""
 
     beat: float = 1.0
     silence: float = 20.0
-    """Without a beat."""
+    """Maximum time without a heartbeat."""
     usual: float = 30.0
-    """Of a step, an evaluation, a checkpoint, or of what one compiles, once there was one; three times the longest so far
-    where that is more."""
+    """Maximum time of a phase (step, evaluation, checkpoint, compilation) once one of its kind has ended; three times the
+    longest so far, if that is more.
+    """
     patience: float = 1800.0
-    """Of anything else: the first of each kind, and what comes between."""
+    """Maximum time of anything else: the first phase of each kind, and the time between phases."""
 
 
 @dataclass
 class Watch:
-    """Two kinds of threads: one sends beats and judges, and one for each connection receives."""
+    """Watch threads: one sends heartbeats and checks limits, and one for each connection receives."""
 
     group: Group
     limits: Limits
     silent: dict[int, float] = field(default_factory=dict)
-    """Number -> seconds since its last beat."""
+    """Process number -> seconds since its last heartbeat."""
     seen: dict[int, Any] = field(default_factory=dict)
-    """Number -> its last beat."""
+    """Process number -> its last heartbeat."""
     marks: list[int] = field(default_factory=list)
-    """How far each process was, a beat before."""
+    """Progress counters of all processes, at the previous check."""
     still: float = 0.0
-    """Seconds in which nobody got on."""
+    """Seconds without progress in any process."""
 
     def start(self) -> None:
-        """From here on."""
+        """Start the threads."""
         self.silent = dict.fromkeys(self.group.met.links, 0.0)
         for number in self.silent:
             _thread(lambda number=number: self._receive(number))
@@ -84,7 +87,10 @@ class Watch:
                 self._judge()
 
     def _judge(self) -> None:
-        """Process 0: whether anybody gets on. A phase is waited for as long as one process is in it, and not for others."""
+        """End the group if no process makes progress (process 0 only).
+
+        The time limit is that of the phase of a process that works; phases of waiting processes count only if all of them wait.
+        """
         group = self.group
         now = {0: beat_of(group)} | {number: self.seen[number] for number in sorted(self.seen)}
         marks = [beat["marks"] for beat in now.values()]
@@ -102,13 +108,13 @@ class Watch:
             group.end(f"{phase} has not ended for {self.still:.0f} s{usual}: {places}")
 
     def _limit(self, kind: str) -> float:
-        """Seconds for a phase of this kind."""
+        """Time limit, in seconds, of a phase of this kind."""
         longest = self.group.work.longest.get(kind)
         return self.limits.patience if longest is None else max(self.limits.usual, 3 * longest)
 
 
 def beat_of(group: Group) -> dict[str, Any]:
-    """What a process says of itself, again and again."""
+    """Return a heartbeat: the state of this process."""
     work = group.work
     return {"marks": work.marks, "kind": work.kind, "number": work.number, "waits": work.waits, "at": where()}
 

@@ -1,19 +1,19 @@
-"""The comparison of a torch model with a JAX model, for any pair of models.
+"""Comparison of a torch model with a JAX model, for any pair of models.
 
-The sub-packages and files, in the order in which they may import; the data go the same way:
+Sub-packages and files, in the order in which they may import each other; data flows in the same order:
 
-    numerics          how far two arrays are apart, the order of their axes, float64
-    report            what was found, and how it is shown
-    probe             parameters and inputs that leave no bug unseen
-    trace             calls inside of a running model; what torch gives, recorded once
-    pairing           which tensor, module and array is which
+    numerics          distance between two arrays, the order of their axes, float64
+    report            results of a comparison, and their presentation
+    probe             parameters and inputs that expose every bug
+    trace             calls inside a running model; torch's arrays, recorded once
+    pairing           which tensor, module and array corresponds to which
     runs              the JAX model, as a whole and module by module
-    diagnose          why a module differs: the search for a mutation that gives jax's array
-    attribute         which modules diverge, and what each check says
+    diagnose          causes of differences: the search for a mutation that gives jax's array
+    attribute         which modules diverge, and the checks
     training          both sides trained step beside step
-    decoding          the logits of each step with a cache, and tokens that both sides write
+    decoding          the logits of each step with a cache, and tokens that both sides generate
     isolate           a comparison in a process of its own
-    validate          the two models that are given
-    compare           all of it in one call
+    validate          validation of the two models and their inputs
+    compare           everything in one call
     testing           one call in a test
 """

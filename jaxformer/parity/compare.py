@@ -1,4 +1,4 @@
-"""Compare a PyTorch model with its port to JAX, and say where they differ."""
+"""Comparison of a PyTorch model with its JAX port, and attribution of the differences to modules."""
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,24 +55,29 @@ def compare(
     search_seconds: float = SECONDS,
     isolate: bool = False,
 ) -> Report:
-    """A torch module against a JAX model on the same `inputs`.
+    """Compare a torch module with a JAX model on the same `inputs`.
 
-    The JAX model is a Flax NNX module, a pytree of modules, as Equinox's are, or the parameters that `call_jax` gives to a
-    Linen module or a plain function (see `tap`). `rules` say which tensors are the same; where none fits, those that hold the
-    same values are (see `match`).
-    `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give an array each, or several in a dict, a tuple or a
-    dataclass: those of one name are compared, else those of one shape, in their order. Tier A decides in float64; B also judges
-    the output in float32, and C in bfloat16, by torch's own rounding error.
-    With `mode="train"` both run in training mode: the same units are dropped, and running statistics are compared after the
-    call, which `call_jax` gives behind the output, as Linen's `apply` with `mutable` does; an NNX module holds them.
+    The JAX model is a Flax NNX module, a pytree of modules such as Equinox's, or the parameters that `call_jax` gives to a
+    Linen module or a plain function (see `tap`). `rules` tell which tensors correspond; tensors without a rule are matched by
+    value (see `match`).
+
+    `call_torch(model, *tensors)` and `call_jax(model, *arrays)` return one array, or several in a dict, a tuple or a dataclass:
+    arrays of the same name are compared, else arrays of the same shape, in order. Tier A compares in float64; B also judges the
+    output in float32, and C in bfloat16, by torch's own rounding error.
+
+    With `mode="train"` both models run in training mode: the same units are dropped, and running statistics are compared after
+    the call. `call_jax` returns them after the output, like Linen's `apply` with `mutable`; an NNX module holds them.
+
     With `training`, copies of both are trained step beside step: loss, optimizer, schedule and all steps are compared. With
     `generate`, two functions `torch_generate(model)` and `jax_generate(model)` write ids, or yield the logits of each step with
     their caches (see `compare_generation`).
-    Where the JAX model's weights differ, that is reported, and the rest runs on torch's. Nothing is raised for a difference:
-    `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
-    The search for causes takes at most `search_seconds`; 0 leaves it out.
-    With `isolate`, all of it runs in a process of its own, which gets a copy of both models: where the JAX program crashes that
-    process, the report says where.
+
+    Different weights of the JAX model are reported, and the rest runs on torch's. Differences raise nothing: `report.exit_code`
+    is 0 for equal, 1 for different, 2 if a side could not be run or matched. The search for causes takes at most
+    `search_seconds`; 0 leaves it out.
+
+    With `isolate`, everything runs in a process of its own, on a copy of both models: if the JAX program crashes that process,
+    the report says where.
     """
     if isolate:
         calls, judged = {"call_torch": call_torch, "call_jax": call_jax}, {"rules": rules, "checks": checks, "tier": tier}
@@ -124,7 +129,7 @@ def record_torch(
     checks: tuple[str, ...] = CHECK_NAMES,
     mode: Mode = "eval",
 ) -> Reference:
-    """All that the checks need of torch: the half of `compare` that runs it. ParityError where it cannot run."""
+    """Record all that the checks need of torch: the torch half of `compare`. Raises ParityError if torch cannot run."""
     needs = needs_of(chosen_checks(checks, tier))
     training = InTraining(call, torch_model) if mode == "train" else None
     call = training or call
@@ -136,7 +141,7 @@ def record_torch(
             environment = {**reference.environment, "mode": "training"}
             reference = replace(reference, draws=training.draws, source=source, environment=environment)
         elif draws:
-            again = run_torch(torch_model, inputs, call, gradients=False)  # without gradients it may round otherwise
+            again = run_torch(torch_model, inputs, call, gradients=False)  # without gradients rounding may differ
             if over(error(again.output, reference.output), "activation"):
                 says = f"torch gives another output each time: it draws random numbers (at {draws[0]})"
                 raise ParityError(f"{says}; take them out")
@@ -157,7 +162,8 @@ def dump(
 ) -> Reference:
     """Record the torch side of a comparison in a folder, for `check` where torch is not installed.
 
-    The folder appears whole or not at all. InputError if it exists; ParityError where torch cannot be recorded.
+    The folder is written atomically: it appears complete or not at all. Raises InputError if it exists, and ParityError if
+    torch cannot be recorded.
     """
     refuse_existing(folder := check_path("folder", folder))
     arrays = checked_torch(torch_model, inputs, call_torch)
@@ -178,7 +184,7 @@ def check(
     tier: Tier = "B",
     search_seconds: float = SECONDS,
 ) -> Report:
-    """The same against a recorded reference, or the folder that holds it (see `dump`): torch is not needed."""
+    """Compare a JAX model with a recorded reference, or the folder that holds one (see `dump`); torch is not needed."""
     opened = open_modules(jax_model)
     family = checked_jax(opened.tree, rules, call_jax)
     chosen_checks(checks, tier)
@@ -200,7 +206,7 @@ def check(
 
 
 def trained(torch_model: Any, candidate: Candidate, training: TrainingSpec) -> Iterator[Result]:
-    """What training both sides finds."""
+    """Yield the results of training both sides."""
     tables = Tables(candidate.tables)
     found = compare_training(torch_model, candidate.like, training, candidate.family, tables, candidate.alone)
     first, *others = found.stages
@@ -210,7 +216,7 @@ def trained(torch_model: Any, candidate: Candidate, training: TrainingSpec) -> I
 
 @untold()
 def collected(results: Iterable[Result], tier: Tier, planned: Sequence[str]) -> Report:
-    """The report. The first check that cannot be run ends it, under the first name of `planned` that has no result."""
+    """Collect results in a report. An exception ends it, as a failed stage of the first name in `planned` without a result."""
     report = Report(tier=tier, tolerance=TOLERANCES["activation"][0], environment=environment())
     without_effect: list[str] = []
     inconclusive: list[str] = []

@@ -1,6 +1,6 @@
-"""A comparison in a process of its own: what ends that process, a crash of the compiler or of the user's code, is told.
+"""Comparison in a process of its own, so that a crash of the compiler or of the user's code is reported.
 
-Where it ends, a second process runs the JAX model's operations one by one: it names the module, or judges the port by these.
+After a crash a second process runs the JAX model's operations one by one: it names the module, or judges the port by them.
 """
 
 import os
@@ -17,7 +17,7 @@ from jaxformer.runtime.packages import extra_package
 
 
 def isolated(compare: Callable[..., Report], *given: Any, **options: Any) -> Report:
-    """compare(*given, **options) in a process of its own. InputError where what it is given cannot be handed over."""
+    """Run compare(*given, **options) in a process of its own. Raises InputError if an argument cannot be pickled."""
     with extra_package():
         import cloudpickle
     try:
@@ -36,12 +36,12 @@ def isolated(compare: Callable[..., Report], *given: Any, **options: Any) -> Rep
 
 
 def ended(crash: str) -> Report:
-    """The report of a comparison whose process crashed."""
+    """Make the report of a comparison whose process crashed."""
     return Report(tier="", tolerance=0.0, stages=[Stage("forward", "failed", crash)])
 
 
 def first_crash() -> list[Stage]:
-    """What is said of a first process that crashed, in the second one; nothing elsewhere."""
+    """Stage about the crash of the first process, in the second process; empty elsewhere."""
     if not (said := os.environ.get(CRASHED)):
         return []
     return [Stage("compiler", "warning", f"XLA, not the port: {said}; the port is judged by its operations, one by one")]

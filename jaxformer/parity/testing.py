@@ -1,4 +1,4 @@
-"""Parity in a test: one call that fails with the report. Its last line is the verdict."""
+"""Parity in a test: one call that fails with the report, whose last line is the verdict."""
 
 from typing import Any
 
@@ -7,9 +7,10 @@ from jaxformer.parity.report.report import Report
 
 
 def assert_parity(torch_model: Any, jax_model: Any, inputs: tuple[Any, ...], **options: Any) -> Report:
-    """The report of `compare(torch_model, jax_model, inputs, **options)`; AssertionError with its text unless all is equal.
+    """Return the report of `compare(torch_model, jax_model, inputs, **options)`; AssertionError with its text unless all is
+    equal.
 
-    In pytest the fixture of the same name does this too, and keeps the report with --parity-report DIR.
+    The pytest fixture of the same name also keeps the report with --parity-report DIR.
     """
     __tracebackhide__ = True
     report = compare(torch_model, jax_model, inputs, **options)
@@ -18,7 +19,7 @@ def assert_parity(torch_model: Any, jax_model: Any, inputs: tuple[Any, ...], **o
 
 
 def raise_unless_equal(report: Report) -> None:
-    """AssertionError with the report's text unless both sides are equal."""
+    """Raise AssertionError with the report's text unless both sides are equal."""
     __tracebackhide__ = True
     if report.exit_code:
         raise AssertionError(str(report))

@@ -1,4 +1,4 @@
-"""The two models and their inputs: what cannot be compared is refused."""
+"""Validation of the two models and their inputs."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,24 +22,24 @@ from jaxformer.runtime.packages import extra_package
 from jaxformer.validation.fields import check_function, check_kind, check_number
 
 Mode = Literal["eval", "train"]
-"""Inference or training mode, of both models."""
+"""Mode of both models: inference or training."""
 SINGLE = 4
-"""The bytes of a float32."""
+"""Size of a float32 in bytes."""
 
 
 LONGEST = 7 * 24 * 3600
-"""The most seconds that a search may take."""
+"""Largest number of seconds that a search may take."""
 
 
 def checked_seconds(seconds: Any) -> float:
-    """`search_seconds`, numpy's numbers included; ConfigError for what is not from 0 to a week."""
+    """Return `search_seconds` as a float, also from a numpy number; ConfigError unless it is between 0 and a week."""
     number = seconds.item() if isinstance(seconds, np.generic) else seconds
     check_number("search_seconds", number, least=0, most=LONGEST)
     return float(number)
 
 
 def checked_torch(torch_model: Any, inputs: Any, call_torch: Call) -> tuple[np.ndarray, ...]:
-    """The inputs as arrays; InputError for what is not a torch model, and inputs that are not arrays."""
+    """Return the inputs as arrays; InputError if the model is not a torch module, or an input is not an array."""
     with extra_package():
         from torch import nn
 
@@ -76,7 +76,7 @@ def checked_torch(torch_model: Any, inputs: Any, call_torch: Call) -> tuple[np.n
 
 
 def check_later(training: Any, generate: Any) -> None:
-    """InputError for a training or a generation that is given in another form."""
+    """Raise InputError if `training` or `generate` has the wrong form."""
     check_kind("training", training, (TrainingSpec, type(None)), "a TrainingSpec")
     if generate is not None:
         wanted = "two functions, (torch_generate, jax_generate)"
@@ -88,7 +88,7 @@ def check_later(training: Any, generate: Any) -> None:
 
 
 def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> Family | None:
-    """The rules; InputError for anything that is not a JAX model or rules."""
+    """Return the family of the rules, if any; InputError for a model that is not a JAX model, or invalid rules."""
     check_function("call_jax", call_jax, "a function of the model and its inputs")
     if is_torch(jax_model) or isinstance(jax_model, linen.Module):
         kind = "torch" if is_torch(jax_model) else "Linen"
@@ -114,8 +114,10 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> F
 
 @contextmanager
 def evaluating(model: Any, mode: Mode = "eval") -> Iterator[None]:
-    """A torch model in inference mode, and as it was afterwards; ParityError for one that cannot be compared. In `mode` "train"
-    the call itself puts it in training mode."""
+    """Context manager that puts a torch model in inference mode and restores its modes and buffers afterwards.
+
+    In `mode` "train" the call itself sets training mode. Raises ParityError for a model that cannot be compared.
+    """
     for path, module in model.named_modules():
         refuse(path, module, mode)
     modes = {module: module.training for module in model.modules()}
@@ -130,12 +132,12 @@ def evaluating(model: Any, mode: Mode = "eval") -> Iterator[None]:
             module._buffers.clear()
             for name, (buffer, before) in named.items():
                 if buffer is not None and not ((buffer == before) | (buffer != buffer) & (before != before)).all():
-                    buffer.copy_(before)  # one that is an expanded view cannot be written, by the model neither
+                    buffer.copy_(before)  # an expanded view cannot be written, not even by the model
                 module._buffers[name] = buffer
 
 
 def refuse(path: str, module: Any, mode: Mode) -> None:
-    """ParityError for a torch module that drops units, or cannot be watched."""
+    """Raise ParityError for a torch module that drops units, or whose calls cannot be observed."""
     import torch
 
     where = path or "the model itself"

@@ -1,4 +1,4 @@
-"""The settings of a recipe: a preset or those of a run to resume, changed by flags. Imports no jax."""
+"""Settings of a recipe: a preset, or those of a run to resume, changed by flags. Does not import jax."""
 
 import json
 import warnings
@@ -29,14 +29,16 @@ R = TypeVar("R", bound="DataclassInstance")
 PLACES = ("data", "validation", "test", "tokenizer")
 KEPT = ("unpacked", "mesh", "steps", "sample", "show", "evaluate_every", "save_every", *PLACES)
 CHANGEABLE = ("out", "resume", "checkpoint", "cache", *KEPT)
-"""Flags that may change when a run is resumed; every other one decides what is learned. What PLACES name may lie elsewhere
-by then: what it holds is checked. Those of KEPT are written down."""
+"""Flags that may change when a run is resumed; every other one decides what is learned.
+
+The data that PLACES name may have moved by then: their content is checked. New values of KEPT are written to config.json.
+"""
 RENAMED_PRESETS = {"seed": "tiny"}
-"""Older names of presets, as the config.json of a run has them -> their names now."""
+"""Older names of presets in the config.json of runs -> present names."""
 
 
 def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str) -> R:
-    """A recipe from flags; the first preset is the default, and --resume takes the one in --out."""
+    """Build a recipe from flags; the first preset is the default, and --resume starts from the settings in --out."""
     first, arguments = next(iter(presets)), _with_checkpoint(arguments)
     kind = type(presets[first])
     if "--resume" not in arguments:
@@ -52,14 +54,14 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
     for field in fields(kind):
         then, now = getattr(before, field.name), getattr(recipe, field.name)
         if isinstance(then, OptimizerConfig):
-            then = replace(then, learning_rate=now.learning_rate)  # start_run warns
+            then = replace(then, learning_rate=now.learning_rate)  # allowed to change: start_run warns
         if field.name not in CHANGEABLE and then != now:
             raise InputError(f"--{field.name} is not as in {folder}, which is resumed; leave it out, or start another --out")
     return recipe
 
 
 def _with_checkpoint(arguments: Sequence[str]) -> list[str]:
-    """`--resume 500` and `--resume=500` as `--resume --checkpoint 500`; InputError where flags name two steps."""
+    """Rewrite `--resume 500` and `--resume=500` as `--resume --checkpoint 500`; InputError if flags name two steps."""
     found = [part for each in arguments for part in (each.split("=", 1) if each.startswith("--resume=") else [each])]
     asked = peek(found, "--checkpoint")
     for i, argument in enumerate(found[:-1]):
@@ -72,7 +74,7 @@ def _with_checkpoint(arguments: Sequence[str]) -> list[str]:
 
 
 def recipe_of(folder: Path, kind: type[R]) -> R:
-    """The recipe that a run was started with; CheckpointError where its config.json describes no recipe of this kind."""
+    """Read the recipe that a run was started with; CheckpointError if config.json describes no recipe of this kind."""
     config = RunFolder.open(folder).config
     if "recipe" not in config:
         raise CheckpointError(f"{folder}/config.json describes no run; start one without --resume in another --out")
@@ -87,17 +89,16 @@ def recipe_of(folder: Path, kind: type[R]) -> R:
 def start_run(
     recipe: Any, facts: Mapping[str, str], state: Any, *, goal: Goal | None = None, unfinished: bool = False
 ) -> tuple[RunFolder, Any]:
-    """A new run folder and the state given, or the run to resume and its last state.
+    """Create a run folder for the given state, or open the run to resume and load its last state.
 
-    `facts` describe the data; a resumed run has to be given the same ones, of those that it knows. A run that is at its last
-    step, or has met its goal, is refused, unless its evaluation or its weights are missing, or what comes after the training
-    is `unfinished`.
+    `facts` describe the data; a resumed run must be given the facts that it recorded. A run that is at its last step or has met
+    its goal is refused, unless its evaluation or its weights are missing, or work after training is `unfinished`.
     """
     from jaxformer.runs.averaging import forget_lost_weights, write_weights
     from jaxformer.runs.checkpoint import load_state, orbax
     from jaxformer.runs.environment import environment
 
-    orbax()  # missing, it would be missed at the first checkpoint
+    orbax()  # fail now if orbax is missing, not at the first checkpoint
     described = {"recipe": asdict(recipe), **facts}
     identity = sha256(json.dumps(described, default=plain).encode()).hexdigest()
     check_alike({"recipe and data": identity})
@@ -114,27 +115,26 @@ def start_run(
     _check_facts(folder, facts)
     has_weights = from_first(lambda: folder.weights.exists())
     check = partial(_check_goes_on, recipe, folder, goal=goal, is_whole=has_weights and not unfinished)
-    check(recipe.checkpoint or 0)  # before later ones are set aside
+    check(recipe.checkpoint or 0)  # before later checkpoints are set aside
     if from_first(lambda: bool(kept_states(folder.checkpoints))):
         state = load_state(folder.checkpoints, state, recipe.checkpoint)
     check(int(state.step))
     if is_first():
         _begin_again(folder, recipe, int(state.step))
     if recipe.checkpoint is not None or (int(state.step) and not has_weights):
-        write_weights(folder, folder.weights, state.model)  # what is there is of a later step, or was removed
+        write_weights(folder, folder.weights, state.model)  # the weights there are of a later step, or were removed
     return folder, state
 
 
 def _check_facts(folder: RunFolder, facts: Mapping[str, str]) -> None:
-    """InputError where the data are not those that the run began with."""
+    """Raise InputError if the data differ from those that the run began with."""
     config = folder.config
     if any(config.get(name, value) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {folder.path} began with; give the same texts")
 
 
 def _check_goes_on(recipe: Any, folder: RunFolder, step: int, *, goal: Goal | None, is_whole: bool) -> None:
-    """InputError where a run is behind its last step, or at it and has all that belongs to it; CheckpointError where it has to
-    go on from a step and has none."""
+    """Raise InputError if a run is past its last step or complete; CheckpointError if it has no checkpoint to resume from."""
     if recipe.checkpoint is not None and from_first(lambda: folder.is_begun):
         raise CheckpointError(f"{recipe.out} is {NOT_BEGUN}")
     line = from_first(lambda: folder.line_of(step))
@@ -145,7 +145,7 @@ def _check_goes_on(recipe: Any, folder: RunFolder, step: int, *, goal: Goal | No
 
 
 def _begin_again(folder: RunFolder, recipe: Any, step: int) -> None:
-    """Forget what the run will do again, say what is not as before, and write down what the recipe changes."""
+    """Remove what the resumed run will redo, warn of what has changed, and write changed flags to config.json."""
     from jaxformer.runs.averaging import forget_weights_after
     from jaxformer.runs.checkpoint import lost_lines
     from jaxformer.runs.environment import differences, environment
@@ -160,7 +160,7 @@ def _begin_again(folder: RunFolder, recipe: Any, step: int) -> None:
 
 
 def _warn_of_changes(folder: RunFolder, recipe: Any, changed: Sequence[str]) -> None:
-    """Say why the run is not bit for bit the one that would not have been stopped; a new learning rate is written down."""
+    """Warn why the resumed run is not bit-identical with an uninterrupted one; write a new learning rate to config.json."""
     if changed:
         said = f"{folder.path} was begun elsewhere ({', '.join(changed)}): from here on it is close to, not bit-identical with"
         warnings.warn(f"{said} the run that goes on there", stacklevel=3)
@@ -174,7 +174,7 @@ def _warn_of_changes(folder: RunFolder, recipe: Any, changed: Sequence[str]) -> 
 
 
 def _keep_flags(folder: RunFolder, recipe: Any) -> None:
-    """Write down the flags that were changed: the next --resume needs none of them again."""
+    """Write changed flags to config.json, so that the next --resume uses them."""
     config = folder.config
     values = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name in KEPT}
     changed = config["recipe"] | json.loads(json.dumps(values, default=plain))
@@ -183,12 +183,12 @@ def _keep_flags(folder: RunFolder, recipe: Any) -> None:
 
 
 def plain_console() -> Console:
-    """Where a recipe prints; where that fails, a run that trains is saved first."""
+    """Return the console that recipes print to; if printing fails, a run in training is saved first."""
     return Console(file=standard_output(), highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def check_vocabulary(arguments: Sequence[str], size: int, *names: str) -> None:
-    """InputError where one of these flags of the model gives a vocabulary another size than its texts do."""
+    """Raise InputError if a flag in `names` gives a vocabulary size other than that of the texts."""
     spelled = [word.replace("_", "-") if word.startswith("--") else word for word in arguments]
     for flag in (f"--model.{name}" for name in names):
         if (given := peek(spelled, flag)) not in (None, "None", str(size)):
@@ -196,6 +196,6 @@ def check_vocabulary(arguments: Sequence[str], size: int, *names: str) -> None:
 
 
 def saved_files(folder: RunFolder) -> str:
-    """Says where the run is saved, and its files."""
+    """Format where the run is saved, and the names of its files."""
     files = ", ".join(sorted(path.name for path in folder.path.iterdir() if path.is_file()))
     return f"saved to {folder.path} ({files})"

@@ -29,11 +29,11 @@ WORDS = ("what", "is", "statquest", "awesome", "<EOS>")
 QUESTIONS = ("what is statquest <EOS>", "statquest is what <EOS>")
 ANSWER = "awesome <EOS>"
 MOST_EPOCHS = 1_000_000
-"""About a minute on one core: all of them are one program, which says nothing before its end."""
+"""Maximum number of epochs, about a minute on one core: all epochs are one program, which prints nothing until its end."""
 
 
 def ids(text: str) -> np.ndarray:
-    """int32 ids of words."""
+    """Encode words as int32 ids."""
     return np.array([WORDS.index(word) for word in text.split()], np.int32)
 
 
@@ -68,7 +68,7 @@ class QuestionAnswering(CacheFlag):
 
     @property
     def layout(self) -> MeshConfig | None:
-        """The mesh; None for one device."""
+        """Parsed mesh; None for one device."""
         return None if self.mesh is None else MeshConfig.read(self.mesh)
 
 
@@ -76,11 +76,11 @@ OPTIMIZER = OptimizerConfig(name="adam", learning_rate=0.1)
 
 
 def main(arguments: list[str]) -> None:
-    """Train, answer, and count the seeds that got both right."""
+    """Train, answer both questions, and count the seeds with two right answers."""
     recipe = parse(QuestionAnswering, arguments, prog="jaxformer train qa")
     use_cache(recipe.cache)
     trained = 4 * n_bytes(abstract(QA))  # weights, gradients and two moments
-    needed = recipe.seeds * (trained + 4 * len(QUESTIONS) * recipe.epochs)  # and a loss a step
+    needed = recipe.seeds * (trained + 4 * len(QUESTIONS) * recipe.epochs)  # one loss per step
     with on_mesh(recipe.layout) as mesh:
         needed //= memories(mesh)
         check_fits(f"training {recipe.seeds:,} models", needed, free_on_device(), "take fewer --seeds or --epochs")
@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> None:
 
 
 def train_all(seeds, epochs: int):
-    """`train` of each seed; on a mesh, every device takes its own part of them."""
+    """Map `train` over seeds; on a mesh, every device trains its own part of them."""
     train_each = jax.vmap(lambda seed: train(seed, epochs))
     if traced_for() is None:
         return train_each(seeds)
@@ -107,7 +107,7 @@ def train_all(seeds, epochs: int):
 
 
 def train(seed, epochs: int):
-    """A trained model's answers to both questions, `2 2` ids, and its last loss: a pure function of the seed."""
+    """Train one model; return its answers to both questions (ids `2 2`) and its last loss, as a pure function of the seed."""
 
     def loss(model, batch, key):
         inputs, targets = batch
@@ -125,7 +125,7 @@ def train(seed, epochs: int):
 
 
 def answer(model):
-    """The two likeliest words after each question, each fed back in."""
+    """Return the two likeliest words after each question, the first one fed back in."""
     questions = jnp.stack([jnp.asarray(ids(question)) for question in QUESTIONS])
     first = model(questions)[:, -1].argmax(-1)[:, None].astype(jnp.int32)
     second = model(jnp.concatenate([questions, first], axis=1))[:, -1].argmax(-1)[:, None].astype(jnp.int32)

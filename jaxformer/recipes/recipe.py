@@ -20,25 +20,25 @@ class Recipe(CacheFlag):
     resume: bool = False
     """Continue the run in --out from its last checkpoint, with the settings that it was started with."""
     checkpoint: int | None = None
-    """With --resume: the step to go on from, or none is; `--resume 500` says the same. None: the newest that is whole."""
+    """Step to resume from, with --resume; `--resume 500` is short for it. None: the newest complete checkpoint."""
     seed: int = 0
     """Seed of the random numbers."""
     steps: int
-    """Optimizer steps, at most."""
+    """Maximum number of optimizer steps."""
     batch: int
-    """Examples a step."""
+    """Examples per step."""
     evaluate_every: int
     """Steps between evaluations on held-out data."""
     save_every: int
     """Steps between checkpoints of the whole train state."""
     precision: Precision = "float32"
-    """Of the matrix products in training; parameters, moments, norms, softmax and losses are float32 always."""
+    """Precision of matrix products in training; parameters, moments, norms, softmax and losses are always float32."""
     mesh: str | None = None
     """Devices to train on, by axes: data=4,tensor=2. Axes are data, fsdp, tensor and sequence. None: one device."""
     optimizer: OptimizerConfig
     """The optimizer."""
     schedule: ScheduleConfig
-    """How the learning rate changes."""
+    """The learning-rate schedule."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "evaluate_every", "save_every"):
@@ -56,10 +56,10 @@ class Recipe(CacheFlag):
 
     @property
     def layout(self) -> MeshConfig | None:
-        """The mesh; None for one device."""
+        """Parsed mesh; None for one device."""
         return None if self.mesh is None else MeshConfig.read(self.mesh)
 
     @property
     def row_parts(self) -> int:
-        """Into how many parts the mesh cuts the sequences of a batch."""
+        """Number of parts that the mesh divides the sequences of a batch into."""
         return 1 if self.layout is None else self.layout.rows

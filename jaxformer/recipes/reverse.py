@@ -1,4 +1,4 @@
-"""An encoder-decoder on pairs made by a rule, which need no data: a line is written backwards, and its symbols are changed."""
+"""Train an encoder-decoder on pairs made by a rule, which need no data: a line reversed with changed symbols, or copied."""
 
 import time
 from collections.abc import Mapping
@@ -42,9 +42,9 @@ from jaxformer.validation.fields import check_choice, check_number, check_size
 
 GOAL = "accuracy", 1.0
 HELD_OUT = 128
-"""Pairs that are never trained on, and measured at each evaluation."""
+"""Number of held-out pairs: never trained on, and measured at each evaluation."""
 WRITTEN = 64
-"""Those of them that are decoded at the end, token by token."""
+"""Number of held-out pairs that are decoded at the end, token by token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Reverse(Recipe):
                 raise InputError(f"model.{name} = {most} is too short for {self.task}; give at least {longest}")
 
 
-# 8 pairs a step; the rate warms up to 4e-3 and falls by a cosine; epsilon is 1e-5 against late spikes of the loss.
+# 8 pairs per step; the rate warms up to 4e-3 and falls by a cosine; epsilon is 1e-5 against late spikes of the loss.
 QUICK = Reverse(
     preset="quick",
     task="reverse",
@@ -138,12 +138,12 @@ def main(arguments: list[str]) -> None:
 
 
 def held_out_key(seed: int) -> jax.Array:
-    """Of the pairs that are never trained on: a stream of its own, beside the one that steps draw from."""
+    """Random key of the held-out pairs: a stream apart from the one that training steps draw from."""
     return jax.random.fold_in(jax.random.key(seed), 2**32 - 1)
 
 
 def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder, EncoderDecoder]:
-    """The run folder and the trained model."""
+    """Train, and return the run folder and the trained model."""
     seed, task = jax.random.key(recipe.seed), TASKS[recipe.task]
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch * TASKS[recipe.task].longest)
@@ -180,13 +180,13 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
 
 @jit
 def measure(model: EncoderDecoder, batch: Pairs) -> dict[str, jax.Array]:
-    """The mean loss of a target token, and how often the target is the likeliest token."""
+    """Return the mean loss of a target token, and the accuracy: how often the target token is the likeliest."""
     total, right, count = pair_sums(model, batch, pad=PAD)
     return {"val_loss": total / count, "accuracy": right / count}
 
 
 def headline(recipe: Reverse, model: EncoderDecoder) -> str:
-    """What is trained, and on what."""
+    """Format the first line of a run: the task, the model and the devices."""
     config = recipe.model
     return (
         f"{recipe.task} · encoder-decoder {config.n_layers}+{config.decoder.n_layers}, d_model {config.d_model}, "
@@ -196,7 +196,7 @@ def headline(recipe: Reverse, model: EncoderDecoder) -> str:
 
 
 def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> None:
-    """One line of the table, the first one under its heads."""
+    """Print a line of the table of evaluations, after the table's header if it is the first."""
     if first:
         console.print(f"{'step':>7} {'batch loss':>11} {'held-out loss':>14} {'accuracy':>9} {'tokens/s':>10} {'left':>7}")
     left = "done" if line["accuracy"] >= 1 else clock(line["seconds_left"])
@@ -207,7 +207,7 @@ def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> No
 
 
 def show_predictions(recipe: Reverse, model: EncoderDecoder, pairs: Pairs, console: Console) -> int:
-    """Decode the targets token by token, and show some of them; returns how many are exact."""
+    """Decode targets token by token, print some of them, and return how many are exact."""
     task = TASKS[recipe.task]
     source = np.asarray(pairs.source)
     ids = translate(model, source, pairs.target.shape[1] - 1, start=SOS, eos=EOS, valid=source != PAD)

@@ -1,4 +1,4 @@
-"""A GPT on the characters of a text. Losses are measured over whole splits."""
+"""Train a GPT on the characters of a text. Losses are measured over whole splits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -43,9 +43,9 @@ from jaxformer.training.step import make_evaluate, make_train_steps
 from jaxformer.validation.fields import check_size
 
 EVALUATION_TOKENS = 16384
-"""Tokens a batch when a whole split is evaluated."""
+"""Tokens per batch when a whole split is evaluated."""
 LAST_SAMPLE = 500
-"""Characters written at the end."""
+"""Number of characters written at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +53,11 @@ class Shakespeare(Recipe):
     """Train a GPT on the characters of a text, and let it write."""
 
     preset: Literal["tiny", "cpu", "gpu"]
-    """The size of the model and its training; the other flags change single values."""
+    """The size of the model and its training; other flags change single values."""
     data: str = "tinyshakespeare"
     """A text file, packed as .gz or not, or a corpus by name."""
     unpacked: int = UNPACKED
-    """Most MiB that a file packed as .gz may unpack to."""
+    """Maximum size, in MiB, of an unpacked .gz file."""
     sample: int = 200
     """Characters written at each evaluation."""
     model: GPTConfig
@@ -109,7 +109,7 @@ PRESETS = {
 
 
 def main(arguments: list[str]) -> None:
-    """Read the flags and the text, train, save, and show what was learned."""
+    """Read the flags and the text, train, save, and print a sample."""
     recipe = read_recipe(PRESETS, arguments, prog="jaxformer train shakespeare")
     use_cache(recipe.cache)
     text = read_corpus(recipe.data, recipe.unpacked)
@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> None:
 def train(
     recipe: Shakespeare, tokenizer: Tokenizer, splits: tuple[np.ndarray, np.ndarray], console: Console
 ) -> tuple[RunFolder, GPT]:
-    """The run folder and the trained model."""
+    """Train, and return the run folder and the trained model."""
     seed, context = jax.random.key(recipe.seed), recipe.model.context
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch * context)
@@ -172,13 +172,13 @@ def train(
 
 
 def loss(model: GPT, batch, key):
-    """Cross-entropy of the next character: its sum and its count."""
+    """Return the cross-entropy of the next character: its sum and its count."""
     states, _ = model.last_hidden_state(batch.inputs, None, key=key)
     return read_out_cross_entropy(model, states, batch.targets)
 
 
 def headline(config: GPTConfig, model: GPT) -> str:
-    """What is trained, and on what."""
+    """Format the first line of a run: the model and the devices."""
     return (
         f"shakespeare · GPT, {config.n_layers} blocks, d_model {config.d_model}, {config.n_heads} heads, "
         f"context {config.context} · {count_parameters(model):,} parameters, "
@@ -187,7 +187,7 @@ def headline(config: GPTConfig, model: GPT) -> str:
 
 
 def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> None:
-    """One line of the table, the first one under its heads."""
+    """Print a line of the table of evaluations, after the table's header if it is the first."""
     if first:
         console.print(f"{'step':>7} {'batch loss':>11} {'train loss':>11} {'val loss':>9} {'tokens/s':>10} {'left':>7}")
     console.print(
@@ -197,6 +197,6 @@ def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> No
 
 
 def sample_text(model: GPT, tokenizer: Tokenizer, characters: int, seed: int) -> str:
-    """What the model writes from the start of a text on."""
+    """Sample text that continues the text's opening."""
     prompt = tokenizer.encode(tokenizer.opening)[None]
     return tokenizer.decode(generate(model, prompt, characters, key=jax.random.key(seed))[0])

@@ -1,4 +1,4 @@
-"""Translations of the test set: BLEU, and a table of all of them."""
+"""Translate the test set: BLEU, and a table of the translations."""
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -15,11 +15,11 @@ from jaxformer.parallel.group import is_first
 from jaxformer.runs.folder import RunFolder
 
 BEAM = BeamConfig(width=5, early_stopping=True)
-"""The test set is translated greedily and by this beam search."""
+"""Beam search for the test set, which is also translated greedily."""
 
 
 def translate_test_set(folder: RunFolder, translator: Translator, pairs: Parallel, console: Console, *, show: int) -> None:
-    """Translate it greedily and by beam search, save both, show some, and print BLEU."""
+    """Translate the test set greedily and by beam search, save both, print some, and print BLEU."""
     sources, references = pairs
     greedy = translator.greedy(sources)
     beam = [found[0].text for found in translator.beam(sources, BEAM)]
@@ -34,7 +34,7 @@ def translate_test_set(folder: RunFolder, translator: Translator, pairs: Paralle
 
 
 def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None:
-    """translations.tsv: a line for each test pair, under the names of its columns."""
+    """Write translations.tsv by an atomic write: column names, then a line for each test pair."""
     if not is_first():
         return
     rows = [columns, *zip(*columns.values(), strict=True)]
@@ -44,7 +44,7 @@ def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None
 
 
 def table_of(folder: Path) -> Path:
-    """The file with the translations of the test set: the last one that a run writes."""
+    """Path of the translations of the test set, the last file that a run writes."""
     return folder / "translations.tsv"
 
 
@@ -52,18 +52,18 @@ class Score(NamedTuple):
     """BLEU of a corpus, and how it was measured."""
 
     bleu: float
-    """From 0 to 100."""
+    """BLEU, 0 to 100."""
     signature: str
-    """sacrebleu's own, by which scores are comparable."""
+    """sacrebleu's signature; scores with equal signatures are comparable."""
 
 
 def can_score() -> bool:
-    """Whether there is a sacrebleu."""
+    """True if sacrebleu is installed."""
     return find_spec("sacrebleu") is not None
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """sacrebleu's default: cased, raw text, one reference each."""
+    """Compute BLEU with sacrebleu's defaults: cased, raw text, one reference each."""
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU()

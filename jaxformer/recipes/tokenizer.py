@@ -1,4 +1,4 @@
-"""The tokenizer of a translation: that of the run that goes on, one that is given, or one that is trained on both languages."""
+"""Tokenizer of a translation: that of the run to resume, a given one, or one trained on both languages."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,11 @@ from jaxformer.runs.folder import RunFolder
 
 
 def tokenizer_of(recipe: Any, out: Path, pairs: Parallel, *, is_given: bool) -> Tokenizer:
-    """That of a run. One that goes on keeps its own; where that is missing, or --tokenizer is given anew, the file that is
-    named may lie elsewhere by then, and has to hold the same: InputError where it does not."""
+    """Return the tokenizer of a run.
+
+    A resumed run keeps its own. If that file is missing, or --tokenizer is given again, the named file may have moved but must
+    have the same content: otherwise InputError.
+    """
     if not recipe.resume:
         return read_tokenizer(recipe, pairs)
     run, path = RunFolder.open(out), recipe.tokenizer
@@ -27,7 +30,7 @@ def tokenizer_of(recipe: Any, out: Path, pairs: Parallel, *, is_given: bool) -> 
 
 
 def read_tokenizer(recipe: Any, pairs: Parallel) -> Tokenizer:
-    """The tokenizer of --tokenizer, or one that is trained on both languages."""
+    """Read the tokenizer of --tokenizer, or train one on both languages."""
     if recipe.tokenizer is None:
         return Tokenizer.train_bpe([*pairs.sources, *pairs.targets], recipe.model.vocab_size)
     return (Tokenizer.wordpiece if recipe.tokenizer.suffix == ".txt" else Tokenizer.load)(recipe.tokenizer)

@@ -1,4 +1,4 @@
-"""Translation: trains a tokenizer and an encoder-decoder on sentence pairs, and measures BLEU."""
+"""Translation: train a tokenizer and an encoder-decoder on sentence pairs, and measure BLEU."""
 
 import math
 import shlex
@@ -52,7 +52,7 @@ from jaxformer.training.step import make_shaped_train_steps
 from jaxformer.validation.fields import check_number, check_size
 
 EVALUATION_SHAPES = 4
-"""Most batch shapes of the held-out pairs."""
+"""Maximum number of batch shapes of the held-out pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,21 +68,21 @@ class Translate(Recipe):
     test: tuple[str, ...] = ()
     """Pairs that BLEU is measured on. Left out: the corpus's own, or the validation pairs."""
     unpacked: int = UNPACKED
-    """Most MiB that a file packed as .gz may unpack to."""
+    """Maximum size, in MiB, of an unpacked .gz file."""
     tokenizer: Path | None = None
-    """A tokenizer.json, or BERT's uncased vocab.txt. None: byte-level BPE of model.vocab-size tokens, trained on both."""
+    """A tokenizer.json, or BERT's uncased vocab.txt. None: byte-level BPE of model.vocab-size tokens, trained on both sides."""
     batch: int
-    """Tokens a step, at most: those of both languages and the padding."""
+    """Maximum number of tokens per step, in both languages and with padding."""
     parts: int = 1
     """Split each batch into this many parts and add up their gradients, for less memory (gradient accumulation)."""
     shapes: int = 10
-    """Batch shapes, at most. Each is compiled once; more shapes need less padding."""
+    """Maximum number of batch shapes. Each is compiled once; more shapes need less padding."""
     longest: int = 100
     """Pairs with more tokens than this in one language are left out of training."""
     smoothing: float = 0.1
     """Probability that is spread over all tokens but the target (label smoothing)."""
     averaged: int = 5
-    """How many of the newest evaluated weights are averaged at the end."""
+    """Number of newest evaluated weights to average at the end."""
     show: int = 3
     """Translations to show at each evaluation and at the end."""
     tested: int | None = None
@@ -175,14 +175,14 @@ def main(arguments: list[str]) -> None:
 
 
 def facts_of(tokenizer: Tokenizer, pairs: Buckets, splits: Splits) -> dict[str, str]:
-    """What a run, and its later measures, are bound to."""
+    """Return checksums of the data that a run is bound to: tokenizer, training pairs, validation and test set."""
     held_out = {"validation_sha256": splits.validation, "test_sha256": splits.test}
     measured = {name: sha256(repr(texts).encode()).hexdigest() for name, texts in held_out.items()}
     return {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets]), **measured}
 
 
 def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Console) -> tuple[RunFolder, EncoderDecoder]:
-    """The run folder, and the model of the lowest validation loss: of one step, or of the mean of the newest weights."""
+    """Train; return the run folder and the model of lowest validation loss: of one step, or the mean of the newest weights."""
     pairs, held_out = make_buckets(recipe, tokenizer, splits)
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
     state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch // recipe.parts)
@@ -224,8 +224,10 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
 
 
 def save_evaluated(folder: RunFolder, model: EncoderDecoder, line: Mapping[str, float], averaged: int) -> None:
-    """Keep the weights among the newest, which are averaged in the end; the best ones become the run's weights. Translations
-    by earlier ones are gone."""
+    """Keep weights among the newest, to be averaged at the end, and as the run's weights if they are the best so far.
+
+    Earlier translations of the test set are deleted.
+    """
     if is_first():
         table_of(folder.path).unlink(missing_ok=True)
     keep_weights(folder, int(line["step"]), model, averaged, line)
@@ -234,7 +236,7 @@ def save_evaluated(folder: RunFolder, model: EncoderDecoder, line: Mapping[str, 
 
 
 def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tuple[Buckets, Buckets]:
-    """The pairs to train on and those held out, in batches."""
+    """Encode the training and the held-out pairs, and sort them into batches."""
     train, held_out = (encode_pairs(tokenizer, pairs, recipe.longest) for pairs in (splits.train, splits.validation))
     sizes = {"pad": tokenizer.frame.pad, "budget": recipe.batch, "multiple": recipe.row_parts}
     return (
@@ -244,14 +246,14 @@ def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tup
 
 
 def measure(model: EncoderDecoder, pairs: Buckets) -> dict[str, float]:
-    """The mean loss of a target token, its exponential (perplexity), and how often the target is the likeliest token."""
+    """Return the mean loss of a target token, its exponential (perplexity), and how often the target is the likeliest token."""
     sums = [run_together(measure_pairs, model, put_batch(batch), pad=pairs.pad) for batch in pairs.epoch()]
     total, right, count = np.asarray(jax.device_get(sums), np.float64).sum(0)
     return {"val_loss": total / count, "perplexity": math.exp(min(total / count, 700)), "accuracy": right / count}
 
 
 def choose_weights(folder: RunFolder, model: EncoderDecoder, newest: int, evaluate: Any, console: Console) -> EncoderDecoder:
-    """The best single model or the mean of the newest ones, by validation loss; it becomes the run's weights."""
+    """Choose the best single model or the mean of the newest, by validation loss, and write it as the run's weights."""
     folder.check_kept()
     best, single = from_first(lambda: best_step(folder))
     mean = put(average_weights(folder, model, newest))
@@ -263,7 +265,7 @@ def choose_weights(folder: RunFolder, model: EncoderDecoder, newest: int, evalua
 
 
 def headline(recipe: Translate, model: EncoderDecoder, pairs: Buckets) -> str:
-    """What is trained, and on what."""
+    """Format the first line of a run: the model, the data and the devices."""
     config = recipe.model
     return (
         f"translate · encoder-decoder {config.n_layers}+{config.decoder.n_layers}, d_model {config.d_model}, "
@@ -274,7 +276,7 @@ def headline(recipe: Translate, model: EncoderDecoder, pairs: Buckets) -> str:
 
 
 def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> None:
-    """One line of the table, the first one under its heads."""
+    """Print a line of the table of evaluations, after the table's header if it is the first."""
     if first:
         console.print(
             f"{'step':>7} {'batch loss':>11} {'val loss':>9} {'perplexity':>11} {'accuracy':>9} {'tokens/s':>9} {'left':>7}"

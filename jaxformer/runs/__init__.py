@@ -1,1 +1,1 @@
-"""A run on disk: its folder, its lock, its checkpoints, its metrics."""
+"""Runs on disk: folder, lock, checkpoints and metrics."""

@@ -1,6 +1,6 @@
-"""The mean of a run's newest weights (checkpoint averaging: Vaswani et al. 2017, section 6.1).
+"""Average a run's newest weights (checkpoint averaging: Vaswani et al. 2017, section 6.1).
 
-Only the JAX side has runs: the twin has none.
+Only jaxformer has runs: the PyTorch twin has no such module.
 """
 
 import math
@@ -22,20 +22,22 @@ SUFFIX = ".safetensors"
 
 
 def write_weights(run: RunFolder, path: Path, model: PyTree) -> None:
-    """Write a file of the run with the weights of all devices; of several processes all gather them, and the first writes."""
+    """Write a file of the run with the weights of all devices; all processes gather them, and the first writes."""
     whole = jax.tree.map(on_host, model)
     if is_first():
         save_weights(path, whole, run.manifest.renewed)
 
 
 def weights_of(run: RunFolder, step: int) -> Path:
-    """The evaluated weights of a step."""
+    """Path of a step's evaluated weights."""
     return run.evaluated / f"{step}{SUFFIX}"
 
 
 def keep_weights(run: RunFolder, step: int, model: PyTree, newest: int, *new: Mapping[str, float | int]) -> None:
-    """Write the weights of a step; of the others only the newest and the best stay, and none of a later step. `new` lines of
-    metrics are not logged yet."""
+    """Write the weights of a step; of the others, keep only the newest and the best, and none of a later step.
+
+    `new` lines of metrics are not logged yet.
+    """
     run.evaluated.mkdir(exist_ok=True)
     write_weights(run, weights_of(run, step), model)
     if is_first():
@@ -51,7 +53,7 @@ def forget_weights_after(run: RunFolder, step: int) -> None:
 
 
 def forget_lost_weights(run: RunFolder) -> None:
-    """Go on without the weights that somebody removed; a warning names them."""
+    """Forget weights whose files were removed, so that the run goes on without them; a warning names them."""
     for name, versions in run.manifest.entries.items():
         if name.startswith(f"{EVALUATED}/") and None not in versions and not (run.path / name).exists():
             run.manifest.remove(run.path / name)
@@ -60,14 +62,16 @@ def forget_lost_weights(run: RunFolder) -> None:
 
 
 def kept_steps(run: RunFolder) -> list[int]:
-    """The steps whose weights are there, in order. A file that the run did not write is none of them."""
+    """Return the steps whose weights are there, in order; files that the run did not write do not count."""
     entries = run.manifest.entries
     found = run.evaluated.glob(f"*{SUFFIX}")
     return steps_named(path.stem for path in found if not entries or path.relative_to(run.path).as_posix() in entries)
 
 
 def best_step(run: RunFolder, *new: Mapping[str, float | int]) -> tuple[int, float]:
-    """The step of the lowest validation loss among those whose weights are there, and the loss; (-1, infinity) without any."""
+    """Return the step with the lowest validation loss among those with weights, and the loss; (-1, infinity) if there
+    are none.
+    """
     kept = {*kept_steps(run)}
     losses = [(line["val_loss"], -line["step"]) for line in (*run.metrics, *new) if line["step"] in kept and "val_loss" in line]
     loss, step = min(losses, default=(math.inf, 1))
@@ -75,7 +79,7 @@ def best_step(run: RunFolder, *new: Mapping[str, float | int]) -> tuple[int, flo
 
 
 def average_weights(run: RunFolder, like: PyTree, newest: int) -> PyTree:
-    """The mean of the newest weights, taken on the host, where nothing is compiled; CheckpointError where there are none."""
+    """Average the newest weights on the host, where nothing is compiled; CheckpointError if there are none."""
     steps = kept_steps(run)[-newest:]
     if not steps:
         raise CheckpointError(f"{run.evaluated} holds no weights to average; go on with a larger --steps")

@@ -1,6 +1,6 @@
-"""The whole train state on disk, with orbax; with a digest, since orbax silently restores flipped bits and other dtypes.
+"""Checkpoints of the whole train state, with orbax and a digest, since orbax silently restores flipped bits and other dtypes.
 
-Only the JAX side has runs: the twin has none.
+Only jaxformer has runs: the PyTorch twin has no such module.
 """
 
 import errno
@@ -35,14 +35,14 @@ from jaxformer.runtime.shutdown import cleaned_up
 from jaxformer.validation.fields import check_file
 
 KEPT = 2
-"""Newest checkpoints that stay: the last, and one to fall back to."""
+"""Number of newest checkpoints to keep: the last, and one to fall back to."""
 ADDED = "health."
-"""Leaves that older checkpoints have not: they begin anew."""
+"""Prefix of leaves that older checkpoints lack: these start from their initial values."""
 DESCRIPTION = "description is"
 
 
 def orbax() -> Any:
-    """Its module of checkpoints; MissingPackageError where it is not installed, OSError where it could open too few files."""
+    """Return orbax's checkpoint module; MissingPackageError if not installed, OSError if too few files can be opened."""
     with extra_package():
         from orbax.checkpoint import v1
     check_descriptors()
@@ -58,12 +58,12 @@ def _checkpointer(folder: Path) -> Iterator[Any]:
 
 
 def digest(state: PyTree) -> str:
-    """sha256 over every leaf's name, type, shape and bytes."""
+    """Return the sha256 over every leaf's name, dtype, shape and bytes."""
     return digest_of(named_leaves(state))
 
 
 def digest_of(leaves: Mapping[str, Any]) -> str:
-    """The same of leaves by their names, in the order of the state."""
+    """Return the sha256 over leaves given by name, in the order of the state."""
     total = hashlib.sha256()
     for name, leaf in leaves.items():
         array = on_host(leaf)
@@ -82,14 +82,14 @@ def save_state(folder: Path, step: int, state: PyTree) -> None:
 
 
 def _save(folder: Path, step: int, state: PyTree) -> str:
-    """Why the state was not written; empty where it was."""
+    """Write the state; return why it could not be written, or ""."""
     own, run = own_path(folder.parent) / folder.name, RunFolder(folder.parent)
     try:
         identity = run.identity
         check_held(run.path)
         own.mkdir(exist_ok=True)
         check_room(own, n_bytes(state))
-        TemporaryDirectory(dir=own).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
+        TemporaryDirectory(dir=own).cleanup()  # if none can be made, orbax's threads wait for one for five minutes
         with cleaned_up(partial(_remove_unfinished, own)), _checkpointer(own) as checkpointer:
             leaves = named_leaves(state)
             described = {"sha256": digest(state), "names": [*leaves], "step": step, "run": identity}
@@ -114,10 +114,10 @@ def _remove_unfinished(folder: Path) -> None:
 
 
 def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
-    """The newest state that is whole, or that of `step`, in the structure of `like`; CheckpointError where there is none.
+    """Load the newest intact state, or that of `step`, in the structure of `like`; CheckpointError if there is none.
 
-    Damaged ones that are newer are set aside with a warning: orbax would not save a step that comes before them. So are those
-    that come after `step`.
+    Corrupted newer states are set aside with a warning, since orbax would not save a step that precedes them; so are those
+    after `step`.
     """
     steps = from_first(lambda: kept_states(folder))
     if not steps:
@@ -144,7 +144,7 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
 
 
 def verdict(folder: Path, step: int) -> str:
-    """Whether the state of a step is what was saved: whole, damaged, or not checked where an older version wrote it."""
+    """Say if the state of a step is what was saved: whole, damaged, or not checked if an older version wrote it."""
     with quiet_orbax():
         if (found := _verdict(folder, step)).startswith("damaged"):
             end_of_fault()
@@ -171,12 +171,11 @@ def _verdict(folder: Path, step: int) -> str:
 
 
 def lost_lines(run: RunFolder, step: int) -> str:
-    """What is said where the metrics lack a line that they had when the state of this step was saved, as where an older copy
-    was laid over the run; or ''. Older states do not say what there was."""
+    """Report metrics lines that were there when the state of this step was saved, and no longer are; '' if none are lost."""
     try:
         with quiet_orbax():
             described = orbax().metadata(_path(run.checkpoints, step)).custom_metadata or {}
-    except Exception:  # its verdict says what is wrong
+    except Exception:  # `verdict` says what is wrong
         return ""
     if (end := run.evaluated_before(math.inf)) >= described.get("evaluated", 0):
         return ""
@@ -185,7 +184,7 @@ def lost_lines(run: RunFolder, step: int) -> str:
 
 
 def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTree:
-    """The state of that step and no other."""
+    """Load the state of that step and no other."""
     if step not in steps:
         raise CheckpointError(f"{folder} holds no checkpoint of step {step}; it holds {', '.join(map(str, steps))}")
     with quiet_orbax():
@@ -202,7 +201,7 @@ def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTre
 
 
 def _from_its_mesh(folder: Path, step: int, state: PyTree, mesh: str) -> PyTree:
-    """The state; a warning where it was written on another mesh."""
+    """Return the state; warn if it was written on another mesh."""
     if mesh != mesh_name():
         said = f"step {step} was written on mesh {mesh} and goes on on {mesh_name()}: close, not bit-identical"
         warnings.warn(f"{folder}: {said}", stacklevel=3)
@@ -220,7 +219,7 @@ def _set_aside(path: Path, why: str) -> None:
 
 
 def _attempt(folder: Path, step: int, like: PyTree) -> tuple[Any, str]:
-    """The state of that step and its mesh, or why there is none, in one of the processes."""
+    """Return the state of that step and its mesh, or why there is none, on whichever process."""
     leaves, described, fault = {}, {}, ""
     try:
         leaves, described = _read(folder, step, like)
@@ -235,8 +234,9 @@ def _attempt(folder: Path, step: int, like: PyTree) -> tuple[Any, str]:
 
 
 def _path(folder: Path, step: int) -> str:
-    """Of one step, read by itself: orbax reads no folder of steps in which one has a damaged description. InputError where one
-    of its files is a pipe or a device, PermissionError where this process may not read one."""
+    """Return the path of one step; InputError if one of its files is a pipe or a device, PermissionError for an
+    unreadable one.
+    """
     path = (folder / str(step)).absolute()
     for file in (path, *path.rglob("*")):
         if file.exists() and not os.access(file, os.R_OK):
@@ -247,7 +247,7 @@ def _path(folder: Path, step: int) -> str:
 
 
 def check_belongs(folder: Path, step: int, described: Mapping[str, Any]) -> None:
-    """CheckpointError where a state is that of another step, or of another run; older ones do not say what they are."""
+    """Raise CheckpointError if a state is of another step or run; older states do not say what they are of."""
     if described.get("step", step) != step:
         raise CheckpointError(f"it is the state of step {described['step']}")
     if described.get("run", "") != RunFolder(folder.parent).identity:
@@ -255,7 +255,7 @@ def check_belongs(folder: Path, step: int, described: Mapping[str, Any]) -> None
 
 
 def _read(folder: Path, step: int, like: PyTree) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """The leaves, of those that it has, and what is said of them: each process reads its own parts."""
+    """Read the leaves that the state has, and its description: each process reads its own parts."""
     wanted, path = named_leaves(like), _path(folder, step)
     arrays, described = _description(path)
     check_belongs(folder, step, described)
@@ -272,7 +272,7 @@ def _read(folder: Path, step: int, like: PyTree) -> tuple[dict[str, Any], Mappin
 
 
 def _description(path: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Of one step: what arrays it has, and what was said of them when they were saved."""
+    """Return the arrays of one step, and the description that was saved with them."""
     with read_from(path, DESCRIPTION):
         meta = orbax().metadata(path)
     if meta.metadata is None or "sha256" not in (meta.custom_metadata or {}):
@@ -290,7 +290,7 @@ def _described(leaf: Any) -> str:
 
 
 def _checked(like: PyTree, leaves: dict[str, Any], described: dict[str, Any]) -> tuple[PyTree, str]:
-    """The state, and the mesh that it was written on; all processes together, for each has a part of it."""
+    """Return the state, and the mesh that it was written on; all processes take part, since each has a part of the state."""
     state = map_named(lambda name, begun: leaves.get(name, begun), like)
     if digest(map_named(lambda name, leaf: leaf if name in leaves else None, state)) != described["sha256"]:
         raise CheckpointError("the data are not what was saved (sha256 differs)")

@@ -1,6 +1,6 @@
-"""Where a run is computed: a resumed one has the same bits only where all of this is the same.
+"""Environment of a run: a resumed run gives the same bits only if all of this is the same.
 
-Only the JAX side has runs: the twin has none.
+Only jaxformer has runs: the PyTorch twin has no such module.
 """
 
 import os
@@ -21,11 +21,11 @@ SETTINGS = (
     *("jax_disable_jit", "jax_disable_most_optimizations", "jax_optimization_level", "jax_exec_time_optimization_effort"),
     *("jax_compiler_enable_remat_pass", "jax_memory_fitting_level", "jax_memory_fitting_effort", "jax_use_direct_linearize"),
 )
-"""jax's own, which change numbers. Not every version has all of them."""
+"""Settings of jax that change numbers. Not every version has all of them."""
 
 
 def environment() -> dict[str, str]:
-    """Versions, processor, devices and flags."""
+    """Return versions, processor, devices and flags."""
     settings = {name: str(getattr(jax.config, name)) for name in SETTINGS if hasattr(jax.config, name)}
     return {
         **releases(),
@@ -41,13 +41,13 @@ def environment() -> dict[str, str]:
 
 
 def differences(before: Any, now: Mapping[str, str]) -> list[str]:
-    """What is not as it was, each as `jax 0.9.0 -> 0.9.1`; what is no table says nothing."""
+    """List what has changed, each as `jax 0.9.0 -> 0.9.1`; a `before` that is no mapping gives nothing."""
     before = before if isinstance(before, Mapping) else {}
     return [f"{name} {before[name]!r:.60} -> {value!r:.60}" for name, value in now.items() if before.get(name, value) != value]
 
 
 def _processor() -> str:
-    """Its name: sums are ordered by the width of its vectors."""
+    """Name of the processor: the width of its vectors decides the order of sums."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
         return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))

@@ -1,6 +1,6 @@
-"""A run folder: its settings (config.json), its course (metrics.jsonl), the trained weights, and the manifest of these.
+"""Run folder: its settings (config.json), metrics (metrics.jsonl), trained weights, and the manifest of these.
 
-Only the JAX side has runs: the twin has none.
+Only jaxformer has runs: the PyTorch twin has no such module.
 """
 
 import json
@@ -23,31 +23,31 @@ from jaxformer.validation.fields import parsed, read_small
 
 METRICS, CHECKPOINTS, TOKENIZER = "metrics.jsonl", "checkpoints", "tokenizer.json"
 DAMAGED, LATER = "damaged", "later"
-"""Behind the step of a checkpoint that was set aside."""
+"""Suffixes of the step of a checkpoint that was set aside."""
 RUN = "run"
-"""In a config.json: a sha256 of the settings and data that the run began with. Its checkpoints and metrics are bound to it."""
+"""Key in config.json: sha256 of the run's first settings and data, to which its checkpoints and metrics are bound."""
 NOT_BEGUN = "not begun: it has no checkpoint yet; the same command, or --resume, begins it"
-"""What is said of such a run."""
+"""Message about a run without a checkpoint."""
 NO_SETTINGS = f"not begun: it has no {CONFIG} yet; the same command begins it"
-"""And of one that ended before that."""
+"""Message about a run that ended before it wrote its settings."""
 AT_ONCE = LOCK, f"{CONFIG}*{UNFINISHED}", f"{MANIFEST}*{UNFINISHED}"
-"""What a run leaves that ended before it had a manifest."""
+"""Files left by a run that ended before it had a manifest."""
 LEFTOVERS = (
     *(f"{place}*.{'[0-9a-f]' * 8}{UNFINISHED}" for place in ("", f"{EVALUATED}/")),
     *(f"{CHECKPOINTS}/{name}" for name in ("*.orbax-checkpoint-tmp", f"tmp{'?' * 8}")),
 )
-"""What a process leaves that is killed while it writes."""
+"""Files left by a process that was killed while it wrote."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder that holds one run."""
+    """Folder that holds one run."""
 
     path: Path
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
-        """A new run; InputError where the folder holds a run already, or other files."""
+        """Create a new run; InputError if the folder already holds a run, or other files."""
         run = cls(path)
         try:
             run.check_settings()
@@ -60,7 +60,7 @@ class RunFolder:
                 raise InputError(f"{path} holds other files; name an empty or a new folder with --out")
             run.remove_leftovers()
             path.mkdir(parents=True, exist_ok=True)
-            for name in (CONFIG, TOKENIZER, MANIFEST):  # the manifest, which says whose the others are, is the last to go
+            for name in (CONFIG, TOKENIZER, MANIFEST):  # the manifest, which lists the others, goes last
                 (path / name).unlink(missing_ok=True)
             run.write_config(config)
         except OSError as error:
@@ -69,7 +69,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """An existing run; InputError where there is none, CheckpointError where its settings are lost."""
+        """Open an existing run; InputError if there is none, CheckpointError if its settings are lost."""
         if not (path / CONFIG).is_file():
             cls(path).check_settings()
             if cls(path).is_locked_alone:
@@ -80,8 +80,8 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings; CheckpointError where the file cannot be read, or was changed. There is a warning where the run's
-        manifest is gone, which older runs do not have."""
+        """Settings of the run; CheckpointError if the file cannot be read, or was changed. Warns if the run has lost its
+        manifest, which older runs do not have."""
         self.manifest.check(CONFIG)
         config = read_config(self.path)
         if RUN in config and CONFIG not in self.manifest.entries:
@@ -95,56 +95,56 @@ class RunFolder:
 
     @cached_property
     def identity(self) -> str:
-        """What its checkpoints and metrics are bound to; empty where its config.json names none, as older ones do."""
+        """Identity to which checkpoints and metrics are bound; empty if config.json names none, as in older runs."""
         with suppress(CheckpointError, InputError):
             return identity_of(self.path, lambda: str(read_config(self.path).get(RUN, "")))
         return ""
 
     @property
     def is_locked_alone(self) -> bool:
-        """Whether a run ended here before it wrote its settings."""
+        """True if a run ended here before it wrote its settings."""
         return self.is_begun and (self.path / LOCK).is_file() and not ((self.path / CONFIG).exists() or self._has_other_files)
 
     @property
     def has_lost_settings(self) -> bool:
-        """Whether more of a run, or of a saved model, is there than its settings, which its manifest names."""
+        """True if the settings, which the manifest names, are missing, but not all else of a run or model."""
         with suppress(CheckpointError, InputError):
             return not self.is_begun and not (self.path / CONFIG).exists() and CONFIG in self.manifest.entries
         return False
 
     def check_settings(self) -> None:
-        """CheckpointError where they are lost."""
+        """Raise CheckpointError if the settings are lost."""
         if self.has_lost_settings:
             lost = f"{self.path} has lost its {CONFIG}, which its {MANIFEST} names"
             raise CheckpointError(f"{lost}; put it back, or name another folder")
 
     @property
     def holds_model(self) -> bool:
-        """Whether `save` wrote the folder."""
+        """True if `save` wrote the folder."""
         with suppress(CheckpointError, InputError):
             return "class" in read_config(self.path)
         return False
 
     @property
     def is_run(self) -> bool:
-        """Whether it has the settings of a recipe, or has lost them."""
+        """True if the folder has the settings of a recipe, or has lost them."""
         with suppress(CheckpointError, InputError):
             return self.has_lost_settings or "recipe" in read_config(self.path)
         return False
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is nothing yet to continue: no checkpoint, none that was set aside, no metrics, no weights."""
+        """True if there is nothing to continue yet: no checkpoint, none that was set aside, no metrics, no weights."""
         kept = kept_states(self.checkpoints) or self._states_aside
         return not kept and not any((self.path / name).exists() for name in (METRICS, WEIGHTS))
 
     @property
     def _states_aside(self) -> list[str]:
-        """The names of those that were set aside."""
+        """Names of the checkpoints that were set aside."""
         return sorted(path.name for why in (DAMAGED, LATER) for path in self.checkpoints.glob(f"[0-9]*.{why}*"))
 
     def check_states(self) -> None:
-        """CheckpointError where the run took steps, and has lost every checkpoint."""
+        """Raise CheckpointError if the run took steps, and has lost every checkpoint."""
         if self.checkpoints.exists() and not self.checkpoints.is_dir():
             wrong = "is not a folder; put it back"
         elif self.is_begun or kept_states(self.checkpoints):
@@ -157,8 +157,8 @@ class RunFolder:
 
     @property
     def _has_other_files(self) -> bool:
-        """Whether there is what no run leaves that ends before its manifest. With one the folder is a run's, whatever somebody
-        has put there since."""
+        """True if there are files that a run that ended before its manifest does not leave. With a manifest the folder is a
+        run's, whatever was put there since."""
         with suppress(CheckpointError):
             if CONFIG in self.manifest.entries:
                 return False
@@ -167,22 +167,22 @@ class RunFolder:
 
     @property
     def _leftovers(self) -> set[Path]:
-        """What was being written when an earlier process ended."""
+        """Files that were being written when an earlier process ended."""
         return {found for pattern in LEFTOVERS for found in self.path.glob(pattern)}
 
     def remove_leftovers(self) -> None:
-        """Remove what was being written when an earlier process ended. Only the writer of the run may do so."""
+        """Remove files that were being written when an earlier process ended. Only for the run's writer."""
         for leftover in self._leftovers:
             remove(leftover)
 
     @property
     def manifest(self) -> Manifest:
-        """What its files have to hold."""
+        """Manifest of the run's files."""
         return Manifest(self.path)
 
     def check_kept(self) -> None:
-        """CheckpointError where a file that a resumed run reads was changed, or is missing: all but the trained weights. The
-        lines of metrics are checked one by one, where they are read."""
+        """Raise CheckpointError if a file that a resumed run reads was changed or is missing: all but the trained weights.
+        Lines of metrics are checked one by one when they are read."""
         for name in self.manifest.entries:
             if name not in (WEIGHTS, METRICS):
                 self.manifest.check(name)
@@ -194,11 +194,11 @@ class RunFolder:
 
     @property
     def weights(self) -> Path:
-        """The trained weights."""
+        """Path of the trained weights."""
         return self.path / WEIGHTS
 
     def check_trained(self) -> None:
-        """CheckpointError where there are no trained weights yet."""
+        """Raise CheckpointError if there are no trained weights yet."""
         if self.is_begun:
             raise CheckpointError(f"{self.path} is {NOT_BEGUN}")
         if not self.weights.exists():
@@ -207,25 +207,25 @@ class RunFolder:
 
     @property
     def tokenizer(self) -> Path:
-        """The run's own tokenizer, where it has one."""
+        """Path of the run's own tokenizer, if it has one."""
         return self.path / TOKENIZER
 
     @property
     def evaluated(self) -> Path:
-        """Evaluated weights by step: the newest, which are averaged at the end, and the best."""
+        """Folder of evaluated weights by step: the newest, which are averaged at the end, and the best."""
         return self.path / EVALUATED
 
     @property
     def checkpoints(self) -> Path:
-        """Whole train states by step."""
+        """Folder of whole train states by step."""
         return self.path / CHECKPOINTS
 
     def log(self, values: Mapping[str, float | int]) -> None:
-        """One more line of metrics; CheckpointError where it cannot be written."""
+        """Append a line of metrics; CheckpointError if it cannot be written."""
         check_held(self.path)
         try:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
-                before = max(file.tell(), self.manifest.least_length(METRICS))  # lines that somebody took away stay missed
+                before = max(file.tell(), self.manifest.least_length(METRICS))  # removed lines stay missed
                 file.write(line := checked_line(self.identity, values))
             to_disk(self.path / METRICS)
             self.manifest.enter_length(self.path / METRICS, before + len(line.encode()))
@@ -234,21 +234,21 @@ class RunFolder:
 
     @property
     def metrics(self) -> list[Line]:
-        """Every whole line so far."""
+        """Intact lines of metrics so far."""
         least = self.manifest.least_length(METRICS)  # read first: a line comes before its entry
         return read_lines(self.path / METRICS, self.identity, least)
 
     @property
     def left_out(self) -> int:
-        """How many lines of metrics are left out, because they are damaged."""
+        """Number of lines of metrics that are left out because they are corrupted."""
         return checked_lines(read_data(self.path / METRICS), self.identity).count(None)
 
     def line_of(self, step: int) -> Line | None:
-        """The line of a step; None where it was not evaluated, or not to its end."""
+        """Return the line of a step; None if it was not evaluated, or not to its end."""
         return next((line for line in self.metrics if line["step"] == step), None)
 
     def evaluated_before(self, step: int | float) -> int:
-        """The last step before this one that has a line; 0 where none has."""
+        """Return the last step before this one that has a line; 0 if none has."""
         lines = checked_lines(read_data(self.path / METRICS), self.identity)
         return max((int(line["step"]) for line in lines if line and line["step"] < step), default=0)
 
@@ -262,17 +262,17 @@ class RunFolder:
 
 
 def kept_states(folder: Path) -> list[int]:
-    """The steps whose states are there, whole or not, in order."""
+    """Return the steps that have a state, intact or not, in order."""
     return steps_named(path.name for path in folder.glob("*"))
 
 
 def steps_named(names: Iterable[str]) -> list[int]:
-    """The steps that are names as they are written here, in order: "020" and Arabic digits are none."""
+    """Return the steps among the names, in order; only plain decimals count: not "020" or Arabic digits."""
     return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config.json of a folder of any kind; CheckpointError where it cannot be read."""
+    """Read the config.json of any folder; CheckpointError if it cannot be read."""
     try:
         config = parsed(read_small(folder / CONFIG).decode("utf-8"))
     except OSError as error:
@@ -285,15 +285,15 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def refuse_inside_a_run(folder: Path) -> None:
-    """InputError where a folder lies in that of a run, which would take it for its own."""
-    with suppress(OSError):  # such a folder cannot be written, which is told in its turn
+    """Raise InputError if a folder lies inside a run's folder, which would take it for its own."""
+    with suppress(OSError):  # such a folder cannot be written, which is reported later
         for around in Path(os.path.realpath(folder)).parents:
             if RunFolder(around).is_run:
                 raise InputError(f"{folder} lies in {around}, which is a run; name a folder outside of it with --out")
 
 
 def free_folder(parent: Path, name: str) -> Path:
-    """`parent/name-0`, or the first number that no run has."""
+    """Return `parent/name-0`, or the first number that no run has."""
     number = 0
     while (parent / f"{name}-{number}").exists():
         number += 1

@@ -1,7 +1,7 @@
-"""One run folder has one writer: the process that holds the lock on its run.lock.
+"""Lock of a run folder, for one writer: the process that holds the lock on its run.lock.
 
-The system frees a lock when its process ends, however it ends: a file that a killed run left is taken over.
-Only the JAX side has runs: the twin has none.
+The system frees a lock when its process ends, however it ends: a file that a killed run left is taken over. Only jaxformer has
+runs: the PyTorch twin has no such module.
 """
 
 import fcntl
@@ -26,12 +26,12 @@ PATIENCE = 5.0
 
 
 class Held(NamedTuple):
-    """A folder that this process writes."""
+    """Folder that this process writes."""
 
     descriptor: int
-    """What it has open, by which it knows its own."""
+    """Open descriptor of the folder, by which the process recognises it."""
     identity: list[str]
-    """That of its run, once it was read."""
+    """Identity of the folder's run, once it has been read."""
 
 
 _held: dict[Path, Held] = {}
@@ -39,11 +39,10 @@ _held: dict[Path, Held] = {}
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Inside, no other run writes the folder: of several processes the first one holds the lock, for all of them.
+    """Context manager in which no other run writes the folder: the first process holds the lock for all processes.
 
-    The folder is made where there is none, and is gone again if it stays empty.
-
-    InputError names the process that writes it already. A file system without locks is written with a warning.
+    The folder is created if there is none, and removed again if it stays empty. InputError names the process that already
+    writes the folder. A file system without locks is written with a warning.
     """
     if not is_first():
         yield
@@ -75,7 +74,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _folder_locked(folder: Path) -> Iterator[int]:
-    """The folder itself is locked, too: a run.lock that somebody removes beside a live run frees nothing."""
+    """Lock the folder itself too: then removing the run.lock of a live run frees nothing."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # not every file system locks folders
@@ -90,23 +89,28 @@ def _folder_locked(folder: Path) -> Iterator[int]:
 
 
 def check_held(folder: Path) -> None:
-    """CheckpointError where this process writes the folder, and another one has its name by now."""
+    """Raise CheckpointError if this process writes the folder, and another one has its name by now."""
     held = _held.get(folder.absolute())
     if held is not None and not _is_at(folder, held.descriptor):
         raise CheckpointError(f"{folder} was moved or removed while it was written; nothing more is written there")
 
 
 def own_path(folder: Path) -> Path:
-    """A folder that this process alone writes, by what it has open: whatever takes the folder's name is not written. Where the
-    system has no such paths, and in a run of several processes, the path as it is."""
+    """Return a path by the open descriptor of a folder that this process alone writes: a new folder of that name is not
+    written.
+
+    If the system has no such paths, and in a run of several processes, it is the path as given.
+    """
     held = _held.get(folder.absolute())
     opened = Path(f"/proc/self/fd/{held.descriptor}") if held and count() == 1 else folder
     return opened if opened.is_dir() else folder
 
 
 def identity_of(folder: Path, read: Callable[[], str]) -> str:
-    """What a run is known by. Where this process writes it, it is read once: a settings file that somebody moves meanwhile
-    makes no other run of it."""
+    """Return the identity of a run.
+
+    If this process writes the run, the identity is read once: moving the settings file meanwhile does not make it another run.
+    """
     held = _held.get(folder.absolute())
     if held is None:
         return read()
@@ -116,7 +120,7 @@ def identity_of(folder: Path, read: Callable[[], str]) -> str:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether what is open has that name still."""
+    """True if the open file or folder still has that name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
@@ -124,18 +128,18 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _no_link(path: str, flags: int) -> int:
-    """A link would have another file written."""
+    """Open a file, but not through a link, which would have another file written."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _locked(path: Path) -> BinaryIO:
-    """The lock's file, empty. It is locked until it is closed."""
+    """Return the lock's file, empty, locked until it is closed."""
     deadline = time.monotonic() + PATIENCE
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise InputError(f"{path} is a link, a pipe or a folder, and no lock of a run; remove it")
     while True:
-        file = open(path, "a+b", buffering=0, opener=_no_link)  # noqa: SIM115 it is open as long as it is locked
+        file = open(path, "a+b", buffering=0, opener=_no_link)  # noqa: SIM115 the file is open as long as it is locked
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -146,7 +150,7 @@ def _locked(path: Path) -> BinaryIO:
                 owner = owner or "another process"
                 said = f"{path.parent} is being written by {owner}; let it end, or name another folder with --out"
                 raise InputError(said) from None
-            time.sleep(0.01)  # it has yet to write its name
+            time.sleep(0.01)  # the owner has yet to write its name
             continue
         except OSError as error:
             reason = f"its file system has no locks ({error.strerror})"

@@ -1,12 +1,12 @@
-"""What the files of a run folder held when they were written, so that none that was changed is used in silence.
+"""Manifest of a run folder: sizes and sha256 of its files, so that a changed file is never used silently.
 
 manifest.json   file -> the versions that may be there, each its size and sha256; and the sha256 of all this
 
-A file that grows line by line has no sha256: its lines have their own checks, and its entry says how long it is at least.
+A file that grows line by line has no sha256: its lines have their own checks, and its entry holds its least length.
 
 A file and its entry cannot change at one instant. While a file is replaced, its entry names the old version and the new one:
-whenever the process is killed, what is there is one of them. The version of a file that is not there yet is null.
-Only the JAX side has runs: the twin has none.
+whenever the process is killed, the file is one of them. The version of a file that is not there yet is null.
+Only jaxformer has runs: the PyTorch twin has no such module.
 """
 
 import json
@@ -30,22 +30,22 @@ REMEDIES = {
     WEIGHTS: f"{REMOVE}--resume writes it again",
     EVALUATED: f"{REMOVE}--resume goes on without it, and --resume with an earlier step writes it again",
 }
-"""What to do about a changed file of a run, or one of this folder of it. Any other one is needed as it was."""
+"""Remedies for a changed file, or for files of this folder of a run. Any other file is needed as it was."""
 Version = dict[str, Any] | None
 Entries = dict[str, list[Version]]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of a folder. Folders of older runs have none, and their files are not checked."""
+    """Manifest of a folder. Folders of older runs have none, and their files are not checked."""
 
     folder: Path
     remedy: str = ""
-    """What to do about a changed file but to put it back; empty in the folder of a run."""
+    """Remedy for a changed file, besides putting it back; empty in the folder of a run."""
 
     @property
     def entries(self) -> Entries:
-        """The versions of each file; none where there is no manifest. CheckpointError where it is damaged."""
+        """Versions of each file; none without a manifest. CheckpointError if the manifest is corrupted."""
         path = self.folder / MANIFEST
         try:
             return _entries(parsed(read_small(path)))
@@ -59,7 +59,9 @@ class Manifest:
 
     @contextmanager
     def renewed(self, path: Path) -> Iterator[Path]:
-        """Where to write a file anew: at the end it gets the name `path`, and its entry follows."""
+        """Context manager for the atomic write of a file: it yields a temporary path, then renames it to `path` and updates the
+        entry.
+        """
         name = path.relative_to(self.folder).as_posix()
         with written_whole(path) as unfinished:
             yield unfinished
@@ -69,12 +71,12 @@ class Manifest:
         self._write(entries | {name: [new]})
 
     def enter_length(self, path: Path, size: int) -> None:
-        """Enter how many bytes a file has at least that only grows."""
+        """Enter the least number of bytes of a file that only grows."""
         grown: Entries = {path.relative_to(self.folder).as_posix(): [{"size": size}]}
         self._write(self.entries | grown)
 
     def least_length(self, name: str) -> int:
-        """The bytes that such a file has at least; 0 where it has no entry."""
+        """Return the least number of bytes of such a file; 0 without an entry."""
         return max((entry["size"] for entry in self.entries.get(name, ()) if entry), default=0)
 
     def remove(self, path: Path) -> None:
@@ -84,29 +86,29 @@ class Manifest:
         path.unlink(missing_ok=True)
 
     def begin(self, paths: Iterable[Path]) -> None:
-        """Enter files as they are, where the folder has no manifest yet, or one that does not know its settings."""
+        """Enter files as they are, if the folder has no manifest yet, or one without its settings."""
         if CONFIG not in self.entries:
             self._write({path.relative_to(self.folder).as_posix(): [checksum(path)] for path in paths})
 
     def check(self, name: str) -> None:
-        """CheckpointError where a file is none of its versions; a file without an entry is not checked."""
+        """Raise CheckpointError if a file is none of its versions; a file without an entry is not checked."""
         path, entries = self.folder / name, self.entries
         try:
             while name in entries and (found := _version(path, entries[name])) not in entries[name]:
                 before, entries = entries, self.entries
-                if entries == before:  # else the run wrote the file in between
+                if entries == before:  # otherwise the run wrote the file in between
                     fault = _difference(found, entries[name][-1] or {})
                     raise CheckpointError(f"{path} {fault}; put it back, or {self._remedy(name, found)}")
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
 
     def _remedy(self, name: str, found: Version) -> str:
-        """What else to do about a file that is not as it was."""
+        """Return the remedy for a changed file, besides putting it back."""
         remedy = self.remedy or REMEDIES.get(name.split("/")[0], "start a new run with --out")
         return remedy.removeprefix(REMOVE) if found is None else remedy
 
     def _write(self, entries: Entries) -> None:
-        """CheckpointError where the folder of a live run is another one by now, or has lost what it had here."""
+        """Write the manifest; CheckpointError if the folder of a live run was replaced, or has lost its manifest."""
         check_held(self.folder)
         if CONFIG not in entries:
             lost = f"{self.folder / MANIFEST} was removed while the run was written"
@@ -116,7 +118,7 @@ class Manifest:
 
 
 def _entries(found: Any) -> Entries:
-    """Those of a manifest; ValueError where it is none."""
+    """Return a manifest's entries; ValueError if it is not a manifest."""
     if not isinstance(found, dict):
         raise ValueError(f"it holds {found!r:.30}, not an object")
     files = unsealed(found).get("files")
@@ -129,7 +131,7 @@ def _entries(found: Any) -> Entries:
 
 
 def _version(path: Path, wanted: Iterable[Version]) -> Version:
-    """What is there. Of a file that has none of the wanted sizes it is the size alone: a large one is not read for nothing."""
+    """Return the version of a file; only its size if no wanted version has that: a large file is not read for nothing."""
     with suppress(FileNotFoundError):
         size = check_file(path).stat().st_size
         if path.is_file() and size not in [version["size"] for version in wanted if version]:
@@ -138,14 +140,14 @@ def _version(path: Path, wanted: Iterable[Version]) -> Version:
 
 
 def _is_version(found: Any) -> bool:
-    """Whether that is what a manifest says of a file."""
+    """True if `found` is a manifest's description of a file."""
     return found is None or (
         isinstance(found, dict) and type(found.get("size")) is int and isinstance(found.get("sha256", ""), str)
     )
 
 
 def _difference(found: Version, wanted: dict[str, Any]) -> str:
-    """What is wrong with a file."""
+    """Say what is wrong with a file."""
     if found is None:
         return f"is missing, and {MANIFEST} names it"
     sizes = f"{found['size']} bytes, not {wanted.get('size')}"

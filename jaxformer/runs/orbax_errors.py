@@ -1,4 +1,4 @@
-"""orbax's errors: its own messages are kept silent, and a damaged or unfinished checkpoint is told in one message of ours."""
+"""Errors of orbax: its own messages are silenced, and a corrupted or unfinished checkpoint gives a single message of ours."""
 
 import gc
 import logging
@@ -14,12 +14,12 @@ from typing import Any
 from jaxformer.errors import REFUSED, CheckpointError, JaxformerError, message_of
 
 LOGGERS = "", "absl", "asyncio"
-"""Where orbax logs, and where Python logs an error that nobody waited for."""
+"""Loggers of orbax, and of errors in Python's asyncio that nobody waited for."""
 
 
 @contextmanager
 def quiet_orbax() -> Iterator[None]:
-    """Silences what it logs and warns of."""
+    """Context manager that silences orbax's logs and warnings."""
     logging.disable(logging.ERROR)
     try:
         with warnings.catch_warnings():
@@ -30,9 +30,9 @@ def quiet_orbax() -> Iterator[None]:
 
 
 def end_of_fault() -> None:
-    """To be called inside `quiet_orbax`, where orbax has failed: what it left unfinished warns when it is collected, now.
+    """Clean up inside `quiet_orbax` after orbax has failed: unfinished objects warn when collected, so collect them now.
 
-    Its threads may hold some of it longer, so the loggers drop from now on what they say of it.
+    Its threads may hold some of these longer, so the loggers drop what they say of orbax from now on.
     """
     for name in LOGGERS:
         logging.getLogger(name).addFilter(is_not_orbax)
@@ -40,15 +40,16 @@ def end_of_fault() -> None:
 
 
 def is_not_orbax(record: logging.LogRecord) -> bool:
-    """Whether neither orbax logs this, nor somebody else of an error in its code, or in that of tensorstore, which it reads and
-    writes with."""
+    """True if a record is neither orbax's nor about an error in its code, or in tensorstore's, with which it reads and
+    writes.
+    """
     _, error, trace = record.exc_info or (None, None, None)
     files = (record.pathname, *(frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace)))
     return "tensorstore" not in str(error) and not any(map(_is_orbax, files))
 
 
 def tell_unraisable(found: Any) -> None:
-    """As Python does, but for orbax's threads, which answer reads of a damaged checkpoint when nobody listens any more."""
+    """Report an error as Python does, except those of orbax's threads that still answer reads of a corrupted checkpoint."""
     is_late = isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"
     if not is_late and not _is_orbax(getattr(getattr(found.object, "cr_code", None), "co_filename", "")):
         sys.__unraisablehook__(found)
@@ -59,13 +60,13 @@ def _is_orbax(file: str) -> bool:
 
 
 PARTS = "_CHECKPOINT_METADATA", "state", "state/_METADATA", "state/manifest.ocdbt"
-"""What every checkpoint has."""
+"""Files that every checkpoint has."""
 NOT_ITS_FAULT = "RESOURCE_EXHAUSTED", *map(os.strerror, REFUSED)
 
 
 @contextmanager
 def read_from(path: str, what: str) -> Iterator[None]:
-    """Inside, an error means that this is damaged, if it is not the system's or our own."""
+    """Context manager in which an error means that `what` is damaged, unless the error is the system's or our own."""
     try:
         yield
     except (JaxformerError, OSError, MemoryError) as error:
@@ -79,7 +80,7 @@ def read_from(path: str, what: str) -> Iterator[None]:
 
 
 def damage(path: str, what: str) -> CheckpointError:
-    """Names the first file that is missing; if none is, what is damaged."""
+    """Return an error that names the first missing file, or, if none is missing, what is damaged."""
     place = Path(path)
     if not place.is_dir():
         return CheckpointError("it is no folder")

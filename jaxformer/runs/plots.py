@@ -1,6 +1,6 @@
-"""Pictures of a run as PNG, with the `viz` extra.
+"""Plots of a run as PNG, with the `viz` extra.
 
-Only the JAX side has runs: the twin has none.
+Only jaxformer has runs: the PyTorch twin has no such module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,13 @@ from jaxformer.runs.folder import RunFolder
 
 
 def can_plot() -> bool:
-    """Whether there is a matplotlib; without it the functions here do nothing."""
+    """True if matplotlib is installed; without it the functions here do nothing."""
     return find_spec("matplotlib") is not None
 
 
 @contextmanager
 def plain_style() -> Iterator[None]:
-    """Inside, pictures are as matplotlib makes them by itself: its user's settings may want LaTeX, which is not there."""
+    """Context manager: pictures have matplotlib's default style, since the user's settings may require a missing LaTeX."""
     if not can_plot():
         yield
         return
@@ -55,7 +55,7 @@ def plot_losses(run: RunFolder) -> None:
 
 @plain_style()
 def plot_attention(run: RunFolder, weights: np.ndarray, source: Sequence[str], target: Sequence[str]) -> None:
-    """Write attention.png, a map for each layer and head of `M N T S` weights."""
+    """Write attention.png: a map for each layer and head of `M N T S` weights."""
     if not can_plot() or not is_first():
         return
     from matplotlib.figure import Figure
@@ -75,7 +75,7 @@ def plot_attention(run: RunFolder, weights: np.ndarray, source: Sequence[str], t
 
 @plain_style()
 def plot_alignment(path: Path, weights: np.ndarray, source: Sequence[str], target: Sequence[str]) -> None:
-    """Write one map of `T S` weights as a picture, tokens at both edges."""
+    """Write one map of `T S` weights as a picture, with tokens at both edges."""
     if not can_plot():
         return
     from matplotlib.figure import Figure

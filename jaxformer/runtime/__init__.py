@@ -1,1 +1,1 @@
-"""The machine and the compiler that programs run on."""
+"""Machine and compiler: processes, memory, signals, and XLA's options and faults."""

@@ -1,6 +1,6 @@
-"""A function in a process of its own: where it ends that process, the caller is told how, and goes on.
+"""Functions in a child process: if a function ends its process, the caller learns how, and continues.
 
-The function and what it is given are pickled, and so is what it returns. Importing this module imports no jax.
+The function, its arguments and its result are pickled. Importing this module imports no jax.
 """
 
 import os
@@ -18,25 +18,25 @@ import numpy as np
 
 START = "import sys; sys.path[:] = {path!r}; from jaxformer.runtime.child import serve; serve({reading}, {writing})"
 LENGTH_BYTES = 8
-"""Size of the payload's length, which is sent before it."""
+"""Number of bytes of the payload's length, which is sent before the payload."""
 
 
 class Outcome(NamedTuple):
-    """What a function in a child process came to."""
+    """Result of a function that ran in a child process."""
 
     value: Any = None
     error: str = ""
-    """How it ended where it gave no value: 'SIGSEGV', 'an exit with code 3', 'a time limit of 60 s', or an error's line."""
+    """Reason why there is no value: 'SIGSEGV', 'an exit with code 3', 'a time limit of 60 s', or the first line of an error."""
     crashed: bool = False
-    """Whether the process ended, and not the function alone."""
+    """True if the process ended, not only the function."""
     raised: Exception | None = None
-    """What the function raised, where that can be pickled."""
+    """Exception that the function raised, if it can be pickled."""
 
 
 @contextmanager
 def lifeline() -> Iterator[int]:
-    """A pipe for a child, which calls `end_with_parent` with it."""
-    reading, writing = os.pipe()  # the system closes `writing` with this process, however that ends
+    """Context manager that yields a pipe for a child, which passes it to `end_with_parent`."""
+    reading, writing = os.pipe()  # the system closes `writing` when this process ends, for whatever reason
     try:
         yield reading
     finally:
@@ -45,7 +45,8 @@ def lifeline() -> Iterator[int]:
 
 
 def end_with_parent(lifeline: int) -> None:
-    """In a child: end it when the other end of this pipe is closed, as it is by SIGKILL of the parent."""
+    """Kill this child process when the parent closes its end of the pipe, as the system does even after SIGKILL of the
+    parent."""
 
     def watch() -> None:
         os.read(lifeline, 1)
@@ -55,7 +56,8 @@ def end_with_parent(lifeline: int) -> None:
 
 
 class Child:
-    """A process that runs `pickle.loads(payload)()`, begun at once; `outcome` waits for it. A `quiet` one prints nothing."""
+    """Process that runs `pickle.loads(payload)()` and is started at once; `outcome` waits for it. If `quiet`, it prints
+    nothing."""
 
     def __init__(self, payload: bytes, environment: Mapping[str, str] | None = None, *, quiet: bool = True):
         theirs, self.writing = os.pipe()
@@ -74,7 +76,7 @@ class Child:
         self.payload = payload
 
     def outcome(self, seconds: float | None = None) -> Outcome:
-        """What came of it; the process is gone then."""
+        """Wait for the function's result, up to a time limit; the process has ended afterwards."""
         try:
             outcome = self._outcome(seconds)
         finally:
@@ -85,7 +87,7 @@ class Child:
             with self.errors:
                 self.errors.seek(0)
                 said = self.errors.read().decode(errors="replace")
-            sys.stderr.write("" if outcome.crashed else said)  # a crash leaves pages of XLA's own
+            sys.stderr.write("" if outcome.crashed else said)  # after a crash it is pages of XLA's output
         return outcome
 
     def _outcome(self, seconds: float | None) -> Outcome:
@@ -104,7 +106,7 @@ class Child:
 
 
 class _Timer:
-    """Kills a process after some seconds."""
+    """Timer that kills a process after some seconds; None: never."""
 
     def __init__(self, process: subprocess.Popen[bytes], seconds: float | None):
         self.process, self.is_over = process, False
@@ -124,7 +126,7 @@ class _Timer:
 
 
 def name_of(code: int) -> str:
-    """How a process ended, by its exit code: 'SIGSEGV'; of SIGKILL, which the system sends, why that may be."""
+    """Describe how a process ended, by its exit code: 'SIGSEGV', 'an exit with code 3'; for SIGKILL with its usual cause."""
     if code >= 0:
         return f"an exit with code {code}"
     name = signal.Signals(-code).name
@@ -132,7 +134,7 @@ def name_of(code: int) -> str:
 
 
 def serve(reading: int, writing: int) -> None:
-    """Run what is read, in the child: the value goes back, or the error as one line."""
+    """Read a payload, run it in this child process, and send back its value, or its error as one line."""
     with open(reading, "rb", closefd=False) as pipe:
         payload = pipe.read(int.from_bytes(pipe.read(LENGTH_BYTES)))
     end_with_parent(reading)
@@ -145,11 +147,11 @@ def serve(reading: int, writing: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
-    os._exit(0)  # threads of a broken program would not let Python end
+    os._exit(0)  # threads of a faulty program would keep Python from exiting
 
 
 def _pickled(error: Exception) -> bytes:
-    """The error; None where it cannot be read again."""
+    """Pickle an error; None if it cannot be unpickled."""
     with suppress(Exception):
         pickle.loads(answer := pickle.dumps(error))
         return answer
@@ -157,7 +159,7 @@ def _pickled(error: Exception) -> bytes:
 
 
 def exported(f: Callable[..., Any], *given: Any) -> tuple[bytes, Sequence[np.ndarray]]:
-    """f, traced for `given`, as bytes, and the arrays in `given`, which `run_exported` takes."""
+    """Export f, traced for `given`: return the program as bytes and the arrays in `given`, arguments of `run_exported`."""
     import jax
     import jax.export
 
@@ -167,7 +169,7 @@ def exported(f: Callable[..., Any], *given: Any) -> tuple[bytes, Sequence[np.nda
 
 
 def run_exported(program: bytes, arrays: Sequence[np.ndarray], options: Mapping[str, Any]) -> np.ndarray:
-    """What the program gives, compiled with these options."""
+    """Run an exported program, compiled with these options."""
     import jax
     import jax.export
 

@@ -1,4 +1,5 @@
-"""Compiled programs on disk, by jax's persistent compilation cache. Our commands switch it on; importing jaxformer does not."""
+"""Compiled programs on disk, in jax's persistent compilation cache. jaxformer's commands enable it; importing jaxformer does
+not."""
 
 import os
 import tempfile
@@ -11,29 +12,30 @@ from jaxformer.errors import why_unwritten
 
 FOLDER, LEAST_SECONDS = "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 MOST = "JAX_COMPILATION_CACHE_MAX_SIZE"
-"""Environment variables of jax's: a folder of the user's own, the least compile time of a program that is kept, and the most
-bytes of all of them."""
+"""Environment variables of jax: the user's own cache folder, the minimum compile time of programs that are kept, and the
+maximum size of the folder in bytes."""
 MOST_BYTES = 2**30
-"""Most that our own folder holds; jax removes first what was not used for longest."""
+"""Maximum size of jaxformer's own cache folder; jax removes the least recently used programs first."""
 
 LOCK = ".lockfile"
-"""jax's own name of the lock on its folder."""
+"""Name of jax's lock file in its cache folder."""
 
 _in_use: list[str] = []
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheFlag:
-    """The flag of every command that compiles."""
+    """Flag of every command that compiles."""
 
     cache: bool = True
     """Keep compiled programs for the next start, in the user's cache folder or in that of JAX_COMPILATION_CACHE_DIR."""
 
 
 def use_cache(cache: bool) -> None:
-    """Keep compiled programs on disk, or, where `cache` is False, keep and read none. Call it before anything is compiled.
+    """Enable jax's compilation cache on disk, or disable it if `cache` is False. Call it before anything is compiled.
 
-    A folder of the user's own keeps its limits. One that cannot be written is a warning, and nothing is kept.
+    A folder that the user has set keeps its own limits. If the folder cannot be written, a warning is issued and nothing is
+    kept.
     """
     import jax
 
@@ -57,14 +59,14 @@ def use_cache(cache: bool) -> None:
 
 
 def default_folder() -> Path:
-    """Where compiled programs are kept if the user names no folder."""
+    """Folder for compiled programs if the user has set none."""
     import platformdirs
 
     return platformdirs.user_cache_path("jaxformer") / "compiled"
 
 
 def why_unusable(folder: str) -> str:
-    """Why nothing can be written there; empty where it can, or where the folder is on another machine."""
+    """Return why a folder cannot be written; "" if it can, or if it is a remote URL."""
     if "://" in folder:
         return ""
     try:
@@ -76,15 +78,15 @@ def why_unusable(folder: str) -> str:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove programs without their time of use, which a process left that was killed: jax cannot count them."""
+    """Remove programs without their time of use, which a killed process leaves behind: jax cannot count them."""
     from filelock import FileLock, Timeout
 
-    with suppress(OSError, Timeout), FileLock(folder / LOCK, timeout=1):  # whoever writes one holds jax's own lock
+    with suppress(OSError, Timeout), FileLock(folder / LOCK, timeout=1):  # whoever writes a program holds jax's own lock
         for program in folder.glob("*-cache"):
             if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
                 program.unlink()
 
 
 def stated() -> str:
-    """Where this process keeps compiled programs, as a line for the user; empty where it keeps none."""
+    """Return a line that tells the user where this process keeps compiled programs; "" if it keeps none."""
     return f"compiled programs are kept in {_in_use[-1]}; --no-cache keeps none" if _in_use else ""

@@ -1,4 +1,4 @@
-"""What a process was running when it ended, and a second try without compiled programs."""
+"""Crashes of a process: what it was running, and a second attempt without compiled programs."""
 
 import os
 import tempfile
@@ -11,42 +11,42 @@ from jaxformer.runtime.child import Outcome
 from jaxformer.runtime.xla_options import jaxlib_release
 
 NOTES = "JAXFORMER_NOTES"
-"""Environment variable: a file in which a process says what it is running, for whoever sees it end."""
+"""Environment variable: file in which a process notes what it is running, for the process that sees it end."""
 CRASHED = "JAXFORMER_CRASHED"
-"""Environment variable: how a compiled program has ended another process. None is compiled then."""
+"""Environment variable: how a compiled program ended an earlier process. If it is set, nothing is compiled."""
 
 ENDED = "its end"
-"""The note of a process that has come to its end, and was not ended by the code that it runs."""
+"""Note of a process that has reached its own end, rather than being ended by the code it runs."""
 
 Run = Callable[[dict[str, str]], Outcome]
-"""run(environment): a process with these variables beside its own, to its end."""
+"""Function run(environment) that runs a process with these additional variables, to its end."""
 
 
 def note(what: str) -> None:
-    """Say what runs from here on."""
+    """Write down what is running from now on, if `NOTES` names a file."""
     if file := os.environ.get(NOTES):
         with suppress(OSError), open(file, "w", encoding="utf-8") as notes:
             notes.write(what)
 
 
 def has_ended(environment: Mapping[str, str]) -> bool:
-    """True if the process that had these variables came to its end."""
+    """True if the process that had these variables reached its own end."""
     with suppress(OSError):
         return Path(environment[NOTES]).read_text("utf-8") == ENDED
     return False
 
 
 class Crash(NamedTuple):
-    """How a process ended, and what it was running."""
+    """Crash of a process: how it ended, and what it was running."""
 
     how: str
-    """'SIGSEGV', or 'an exit with code 3'."""
+    """Signal or exit code: 'SIGSEGV', 'an exit with code 3'."""
     where: str
-    """'layers.0.norm', or 'the compiled program'."""
+    """Module or program that was running: 'layers.0.norm', 'the compiled program'."""
 
     @property
     def is_signal(self) -> bool:
-        """True if a signal ended it, and not the user's code by itself."""
+        """True if a signal ended the process, rather than an exit in the user's code."""
         return self.how.startswith("SIG")
 
     def __str__(self) -> str:
@@ -54,8 +54,10 @@ class Crash(NamedTuple):
 
 
 def twice(run: Run) -> tuple[Outcome, str]:
-    """What a process came to, and ''; where it crashed, a second one, in which operations run one by one, and of a second crash
-    what there is to say."""
+    """Run a process, and after a crash run it again without compiled programs, its operations one by one.
+
+    Returns the outcome and "", or the outcome and a description of the crash if the second process crashed too.
+    """
     outcome, crash = _noted(run, {})
     if not outcome.crashed:
         return outcome, ""

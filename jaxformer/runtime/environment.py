@@ -1,6 +1,5 @@
-"""The environment that jax starts in: variables that keep it from working, and the order of collectives on a CPU.
-
-Imports no jax."""
+"""Environment in which jax starts: variables that keep it from working, and the order of collectives on a CPU. Imports no
+jax."""
 
 import os
 import re
@@ -11,7 +10,7 @@ from jaxformer.errors import InputError, first_line, message_of
 
 
 def check_jax() -> None:
-    """InputError where jax does not start, or cannot compute. For what would take that for a fault of something else."""
+    """Raise InputError if jax does not start or cannot compute, before that is mistaken for another fault."""
     try:
         compute()
     except Exception as error:
@@ -19,15 +18,18 @@ def check_jax() -> None:
 
 
 def compute() -> None:
-    """As little as there is."""
+    """Run a minimal jax computation."""
     import jax
 
     jax.block_until_ready(jax.numpy.arange(2) + 1)
 
 
 def jax_fault(error: Exception) -> str:
-    """What of the environment is behind an error: a variable that it names or that asks for it, or what keeps jax from
-    computing; else ''."""
+    """Return what in the environment causes an error, as a message; "" if nothing does.
+
+    Causes are a JAX_ or XLA_ variable that the error names, JAX_DEBUG_NANS or JAX_DEBUG_INFS that raised it, or a jax that
+    cannot compute at all.
+    """
     given = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
     asked = "NANS" if "(nan)" in message_of(error) else "INFS"
     if isinstance(error, FloatingPointError) and (value := given.get(f"JAX_DEBUG_{asked}")):
@@ -45,18 +47,19 @@ def jax_fault(error: Exception) -> str:
 
 
 def check_xla_flags() -> None:
-    """InputError for XLA_FLAGS that XLA refuses, for it ends the process with a code that has another meaning here.
+    """Raise InputError for XLA_FLAGS that XLA refuses: XLA would end the process, with an exit code that has another meaning
+    here.
 
-    A fork lets XLA read them: call it before jax has its devices.
+    XLA reads the flags in a forked process: call this before jax has its devices.
     """
     if not (flags := os.environ.get("XLA_FLAGS")):
         return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as jax sets it, which is not imported yet: XLA says less
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # jax sets this too, but is not imported yet: XLA logs less
     from jaxlib import xla_client
 
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the other threads are not needed there
+        warnings.simplefilter("ignore")  # fork warns about other threads, which the child does not need
         child = os.fork()
     if child == 0:
         try:
@@ -73,11 +76,11 @@ def check_xla_flags() -> None:
 
 
 SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
-"""XLA's CPU compiler has it on, and then orders collectives so that devices may wait for each other for ever."""
+"""XLA flag of a CPU scheduler, on by default, which orders collectives so that devices may wait for each other forever."""
 
 
 def in_order() -> None:
-    """Every device runs its collectives in one order. Call it before jax has its devices, for then XLA reads its flags."""
+    """Make every device run its collectives in the same order. Call it before jax has its devices: XLA reads its flags then."""
     flags = os.environ.get("XLA_FLAGS", "")
     if SCHEDULER not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --{SCHEDULER}=false".strip()

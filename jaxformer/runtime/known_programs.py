@@ -1,4 +1,4 @@
-"""One small program for each fault of XLA in the table, with the numbers that it has to give."""
+"""Small test programs, one for each known fault of XLA, with their expected results."""
 
 import pickle
 from collections.abc import Callable, Mapping
@@ -11,11 +11,11 @@ from jaxformer.runtime.child import Child, Outcome
 from jaxformer.runtime.xla_options import FAULTS, Fault
 
 LONGEST = 60.0
-"""Seconds after which a program hangs; each takes two."""
+"""Time limit of a program, in seconds; each takes two."""
 
 
 def rows() -> tuple[Callable[..., Any], list[np.ndarray], np.ndarray]:
-    """Squared lengths of 16,385 rows behind a product, in float64."""
+    """Squared lengths of 16,385 rows after a product, in float64."""
     import jax
     import jax.numpy as jnp
 
@@ -24,20 +24,20 @@ def rows() -> tuple[Callable[..., Any], list[np.ndarray], np.ndarray]:
 
 
 def rank7() -> tuple[Callable[..., Any], list[np.ndarray], np.ndarray]:
-    """A sum over one axis of a product of rank 7, with an axis of length 1."""
+    """Sum over one axis of a product of rank 7, with an axis of length 1."""
     x, y = np.random.default_rng(0).standard_normal((2, 3, 1, 2, 2, 8, 8, 8)).astype(np.float32)
     return lambda x, y: (x * y).sum(3), [x, y], (x * y).sum(3)
 
 
 def rank8() -> tuple[Callable[..., Any], list[np.ndarray], np.ndarray]:
-    """An array of rank 3 times one of rank 8, summed over an axis of both."""
+    """Product of an array of rank 3 and one of rank 8, summed over an axis of both."""
     rng = np.random.default_rng(0)
     x, y = rng.random((10, 4, 6, 1, 1, 1, 1, 1), np.float32), rng.random((10, 4, 6, 9, 9, 9, 9, 9), np.float32)
     return lambda x, y: (x * y).sum(2), [x, y], (x * y).sum(2)
 
 
 def dilated() -> tuple[Callable[..., Any], list[np.ndarray], np.ndarray]:
-    """The largest of two rows, with a hole behind each column, which stays empty."""
+    """Maximum of two rows of an array dilated along its columns, whose holes have to stay empty."""
     import jax
 
     x = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
@@ -54,7 +54,7 @@ PROGRAMS = {"rows": rows, "rank7": rank7, "rank8": rank8, "dilated": dilated}
 
 
 def is_right(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether jax computes this program right, compiled with these options. It may end the process."""
+    """True if jax computes a program correctly, compiled with these options. A faulty program may end the process."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -64,7 +64,7 @@ def is_right(name: str, options: Mapping[str, Any]) -> bool:
 
 
 def tried(options: Mapping[str, Any]) -> dict[Fault, Outcome]:
-    """What each program comes to with these options, each in a process of its own, all at once."""
+    """Run every program with these options, each in its own process, all at once; return their outcomes."""
     payloads = {fault: pickle.dumps(partial(is_right, fault.name, dict(options))) for fault in FAULTS}
     children = {fault: Child(payload, {"JAX_DISABLE_JIT": "0"}) for fault, payload in payloads.items()}
     return {fault: child.outcome(LONGEST) for fault, child in children.items()}

@@ -1,5 +1,8 @@
-"""Free memory, asked for before anything is allocated: a system promises more than there is, and then kills the process; and
-glibc's malloc, which is told to keep what a training step frees for the next one."""
+"""Free memory, and memory that is kept.
+
+Free memory is checked before an allocation: systems promise more memory than there is, and then kill the process. glibc's
+malloc is told to keep the memory that a training step frees for the next step.
+"""
 
 import ctypes
 import os
@@ -14,11 +17,11 @@ CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-"""What a container may use, and uses."""
+"""Files with the memory limit of a container, and with its current use."""
 
 
 def free_bytes() -> int | None:
-    """Bytes that this process may still allocate on the host; None where the system does not say."""
+    """Number of bytes that this process can still allocate on the host; None if the system does not say."""
     found = []
     for limit, used in CGROUPS:
         with suppress(OSError, ValueError):
@@ -34,22 +37,22 @@ def free_bytes() -> int | None:
 
 
 def check_fits(what: str, needed: int, free: int | None, remedy: str) -> None:
-    """InputError where that many bytes are more than what is free."""
+    """Raise InputError if more bytes are needed than are free."""
     if free is not None and needed > free:
         raise InputError(f"{what} needs at least {gigabytes(needed)} of memory, and {gigabytes(free)} are free; {remedy}")
 
 
 def gigabytes(n: int) -> str:
-    """Bytes as a person reads them."""
+    """Return a number of bytes in GB, as text."""
     return f"{n / 1e9:,.2f} GB"
 
 
 OPTIONS = {-3: 2**25, -1: 2**31 - 1, -2: 2**26}
-"""glibc's M_MMAP_THRESHOLD (the largest that it takes), M_TRIM_THRESHOLD and M_TOP_PAD, in bytes (malloc.h)."""
+"""Options of glibc: M_MMAP_THRESHOLD (the largest accepted), M_TRIM_THRESHOLD and M_TOP_PAD, in bytes (malloc.h)."""
 
 
 def keep_freed_memory() -> None:
-    """For the whole process: a command may do so, a library not."""
+    """Make glibc's malloc keep freed memory, for the whole process: commands may call this, a library should not."""
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         for option, size in OPTIONS.items():

@@ -1,4 +1,4 @@
-"""Optional packages, which pip installs with an extra, and the releases of the packages that compute."""
+"""Optional packages, installed by extras of jaxformer, and the versions of the packages that compute."""
 
 import importlib.metadata
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ EXTRAS = {
     "pooch": ("pooch", "train"),
     "cloudpickle": ("cloudpickle", "torch"),
 }
-"""What is imported -> what pip calls it, and the extra of jaxformer that installs it."""
+"""Imported name -> (name for pip, extra of jaxformer that installs it)."""
 
 
 @contextmanager
 def extra_package() -> Iterator[None]:
-    """Around the import of one of them: MissingPackageError where it is not installed, or too old for what is imported."""
+    """Context manager around the import of an optional package: MissingPackageError if it is not installed, or does not fit."""
     try:
         yield
     except ImportError as error:
@@ -34,5 +34,5 @@ PACKAGES = "jaxformer", "jax", "jaxlib", "flax", "optax", "numpy"
 
 
 def releases() -> dict[str, str]:
-    """Package -> version."""
+    """Return package -> version."""
     return {name: importlib.metadata.version(name) for name in PACKAGES}

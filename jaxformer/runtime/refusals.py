@@ -1,4 +1,4 @@
-"""Errors that end a command, each in one line with its exit code."""
+"""Errors that end a command, each with a one-line message and an exit code."""
 
 import sys
 
@@ -7,18 +7,18 @@ from jaxformer.runtime.environment import jax_fault
 
 
 def refusal(error: Exception) -> tuple[str, int] | None:
-    """What is said of an error that ends a command, in one line, and the exit code; None where it is a bug of ours."""
+    """Return the one-line message and the exit code of an error that ends a command; None for a bug in jaxformer."""
     match error:
         case JaxformerError():
             return printable(str(error)), getattr(error, "exit_code", 2)
         case RuntimeError() if "RESOURCE_EXHAUSTED" in message_of(error):
             return f"out of memory: {message_of(error).splitlines()[0]}; take a smaller batch or model", 2
-        case Warning():  # where the user has Python raise them
+        case Warning():  # raised because of PYTHONWARNINGS or -W
             return printable(f"{message_of(error)} (a warning, which PYTHONWARNINGS or -W makes an error)"), 2
         case MemoryError():
             return f"out of memory: {first_line(error)}; take a smaller batch or model", 2
         case BrokenPipeError():
-            return "", 141  # whoever reads has seen enough
+            return "", 141  # the reader of the pipe has closed it
         case ValueError() if sys.stdout.closed:
             return "standard output is closed, by code that ran here; take that out", 2
         case OSError():
@@ -30,5 +30,5 @@ def refusal(error: Exception) -> tuple[str, int] | None:
 
 
 def is_verbose() -> bool:
-    """Whether the command line begins with -v."""
+    """True if the command line begins with -v."""
     return sys.argv[1:2] == ["-v"]

@@ -1,8 +1,8 @@
-"""SIGINT (Ctrl-C), SIGTERM and SIGHUP end a command with 130, 143 or 129 and a word, from its first line to its last.
+"""SIGINT (Ctrl-C), SIGTERM and SIGHUP end a command with exit code 130, 143 or 129 and a message, at any time of its run.
 
-Python calls a handler in the main thread, between two bytecodes: never while XLA compiles, and what a handler raises is
-swallowed by callbacks or ends jax's threads in a crash. So nothing is raised. The system writes the number of the signal into
-a pipe, and a thread of our own reads it, says so, and ends the process. Work that wants to save itself first is `held`.
+Python calls a signal handler in the main thread, between two bytecodes: never while XLA compiles. An exception raised in a
+handler is swallowed by callbacks, or crashes jax's threads. So nothing is raised. The system writes the number of the signal
+into a pipe; a thread of jaxformer reads it, prints a message, and ends the process. Work that has to be saved first is `held`.
 """
 
 import os
@@ -17,24 +17,24 @@ from typing import Any, NoReturn
 
 SIGNALS = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGTERM): "SIGTERM", int(signal.SIGHUP): "SIGHUP"}
 TOGETHER = 0.1
-"""Seconds in which several of one kind are one."""
+"""Seconds within which repeated signals of one kind count as one."""
 PATIENCE = 2.0
-"""Seconds that held work has to end by itself, before it is rescued."""
+"""Seconds that held work has to finish by itself, before it is rescued."""
 
 
 @dataclass
 class Held:
-    """Work that a first signal does not end."""
+    """Work that the first signal does not end."""
 
     rescue: Callable[[], str]
-    """Saves the work, called from another thread when the work does not come to its end by itself; what there is to say
-    then. It raises RuntimeError as long as there is nothing whole to save."""
+    """Function that saves the work and returns a message, called from another thread if the work does not finish by itself.
+    Raises RuntimeError as long as there is nothing complete to save."""
     received: list[int] = field(default_factory=list)
-    """Signals, as they come: the work looks here, and ends."""
+    """Signals received so far: the work checks this list, and finishes."""
     faults: list[OSError] = field(default_factory=list)
-    """Of standard output: the work looks here too."""
+    """Errors of standard output: the work checks this list too."""
     gate: threading.Lock = field(default_factory=threading.Lock)
-    """Whoever saves holds it."""
+    """Lock held by whoever saves the work."""
 
 
 _held: list[Held] = []
@@ -45,7 +45,7 @@ _ending = threading.Event()
 
 
 def listen() -> None:
-    """From here on a signal ends the process. For commands: a library leaves the signals to its user."""
+    """End the process on a signal, from now on. For commands only: a library leaves signals to its user."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -56,18 +56,20 @@ def listen() -> None:
 
 
 def heeded() -> list[int]:
-    """Those that whoever started the process did not have it ignore, as `nohup` and shells do for work in the background."""
+    """Return the signals that are not ignored: `nohup` and shells start background jobs with some of them ignored."""
     return [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def received() -> list[int]:
-    """The signals so far."""
+    """Return the signals received so far."""
     return [*_received]
 
 
 def stop_listening() -> None:
-    """While Python ends, no thread runs any more: from here on the system ends the process. Where a signal already does,
-    wait for that, as the exit code is the signal's."""
+    """Restore the default signal handling before Python shuts down, when no thread runs any more.
+
+    If a signal is ending the process already, wait for that: the exit code is the signal's.
+    """
     if _ending.is_set():
         threading.Event().wait()
     if _listening:
@@ -77,7 +79,8 @@ def stop_listening() -> None:
 
 @contextmanager
 def held(rescue: Callable[[], str]) -> Iterator[Held]:
-    """Inside, the first signal is noted and does not end the process; a second one is not held back."""
+    """Context manager whose work the first signal does not end: the signal is noted, and the work finishes. A second one ends
+    it."""
     work = Held(rescue)
 
     def note(number: int, frame: Any) -> None:
@@ -90,14 +93,14 @@ def held(rescue: Callable[[], str]) -> Iterator[Held]:
     try:
         yield work
     finally:
-        with work.gate:  # a rescue that has begun ends the process; Python must not end under it
+        with work.gate:  # a rescue that has begun ends the process: Python must not shut down meanwhile
             _held.remove(work)
         for which, handler in before.items():
             signal.signal(which, handler)
 
 
 def tell_held(fault: OSError) -> bool:
-    """Tell held work that standard output fails; False where there is none."""
+    """Report an error of standard output to held work; False if there is none."""
     for work in _held[-1:]:
         work.faults.append(fault)
     return bool(_held)
@@ -105,7 +108,7 @@ def tell_held(fault: OSError) -> bool:
 
 @contextmanager
 def cleaned_up(cleanup: Callable[[], Any]) -> Iterator[None]:
-    """A signal that ends the process inside calls `cleanup` first, which has to be quick."""
+    """Context manager that calls `cleanup`, which has to be quick, before a signal ends the process."""
     _cleanups.append(cleanup)
     try:
         yield
@@ -114,13 +117,13 @@ def cleaned_up(cleanup: Callable[[], Any]) -> Iterator[None]:
 
 
 def _watch(pipe: int) -> None:
-    """Read signals, for as long as the process lives."""
+    """Read signals from the pipe as long as the process lives."""
     first = 0.0
     while True:
         number = os.read(pipe, 1)[0]
         again = number in _received and (number == signal.SIGHUP or time.monotonic() < first + TOGETHER)
         if number not in SIGNALS or again:
-            continue  # a terminal that goes away sends several, and `timeout` one to the process and one to its group
+            continue  # a closing terminal sends several SIGHUPs; `timeout` signals the process and its group
         _received.append(number)
         first = time.monotonic()
         if _received[1:] or not _held:
@@ -130,7 +133,7 @@ def _watch(pipe: int) -> None:
 
 
 def _rescue(work: Held, number: int) -> None:
-    """Save work that does not come to its end in time: it compiles, or evaluates."""
+    """Save held work that does not finish in time, because it compiles or evaluates."""
     time.sleep(PATIENCE)
     while work in _held:
         with work.gate, suppress(RuntimeError):
@@ -140,22 +143,22 @@ def _rescue(work: Held, number: int) -> None:
 
 
 def end(code: int, said: str) -> NoReturn:
-    """Leave nothing half-written, say a line, the last one, and end, from any thread."""
+    """End the process from any thread: run the cleanups, so that nothing is left half-written, and print a last line."""
     _ending.set()
     for cleanup in reversed(_cleanups):
         with suppress(Exception):
             cleanup()
     _say(said)
-    with suppress(OSError):  # jax has a page of its own to say where a process is gone
+    with suppress(OSError):  # else jax prints pages about a process that is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    flushing = threading.Thread(target=_flush, daemon=True)  # whoever was stopped may hold its lock
+    flushing = threading.Thread(target=_flush, daemon=True)  # a stopped thread may hold the stream's lock
     flushing.start()
     flushing.join(0.5)
     os._exit(code)
 
 
 def _say(line: str) -> None:
-    """One line on standard error, and the cursor that a progress line hides."""
+    """Write a line to standard error, and show the cursor again, which a progress bar hides."""
     with suppress(OSError):
         os.write(2, f"{chr(27) + '[?25h' if os.isatty(2) else ''}{line}\n".encode())
 

@@ -1,4 +1,4 @@
-"""Standard streams of a command, which somebody may have closed, or stop reading."""
+"""Standard streams of a command, which may be closed, or whose reader may stop reading."""
 
 import os
 import sys
@@ -12,8 +12,7 @@ _kept: list[Any] = []
 
 
 def open_closed_streams() -> None:
-    """Open those that are closed. Else the next file that is opened has their number, and what is meant for them is written
-    into it."""
+    """Open closed standard streams on /dev/null: else the next opened file gets a stream's number, and that stream's output."""
     for name, mode, flag in (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_WRONLY), ("stderr", "w", os.O_WRONLY)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode, encoding="utf-8"))
@@ -21,7 +20,7 @@ def open_closed_streams() -> None:
 
 @contextmanager
 def kept_streams() -> Iterator[None]:
-    """Inside, `restore_streams` gives back those of now."""
+    """Context manager: within it, `restore_streams` restores the current standard streams."""
     _kept[:] = sys.stdout, sys.stderr
     try:
         yield
@@ -30,7 +29,7 @@ def kept_streams() -> Iterator[None]:
 
 
 def restore_streams() -> None:
-    """Where code of the user's has put others in their place, or closed the one for errors: what is to be said goes there."""
+    """Restore the streams of `kept_streams` after the user's code, and reopen standard error if it was closed."""
     if _kept:
         sys.stdout, sys.stderr = _kept
     with suppress(OSError):
@@ -39,12 +38,15 @@ def restore_streams() -> None:
 
 
 def standard_output() -> TextIO:
-    """The one of now. Where it fails, work that is held is told, and comes to its end by itself; else OSError names it."""
+    """Return a wrapper of the current standard output.
+
+    If a write fails, held work is told, and finishes by itself; without held work, the OSError names standard output.
+    """
     return cast(TextIO, _Output(sys.stdout))
 
 
 class _Output:
-    """A stream, but for what it does with faults."""
+    """Stream whose write errors are handled as `standard_output` describes."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -72,6 +74,6 @@ class _Output:
 
 
 def lead_nowhere(stream: TextIO) -> None:
-    """What could not be printed is not tried again, as when Python ends."""
+    """Redirect a stream to /dev/null, so that unprinted output is not tried again, as Python does at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

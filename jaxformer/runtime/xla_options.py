@@ -1,7 +1,7 @@
-"""XLA's compile options: which of them this jaxlib knows, and which ones switch off what it computes wrong.
+"""Compile options of XLA: those that this jaxlib knows, and those that avoid its known faults.
 
-`FAULTS` is the one table of known faults. Training, decoding and evaluation compile with `cure`, programs of a comparison with
-`exact`. Importing this module imports no jax.
+`FAULTS` is the only table of known faults. Training, decoding and evaluation compile with `cure`, the programs of a comparison
+with `exact`. Importing this module imports no jax.
 """
 
 import functools
@@ -20,73 +20,73 @@ Options = Mapping[str, str | bool | int]
 NONE: Options = MappingProxyType({})
 
 YNNPACK = "xla_cpu_experimental_ynn_fusion_type"
-"""Which operations XLA's CPU compiler hands to the kernel library YNNPACK."""
+"""Option that lists the operations which XLA's CPU compiler hands to the kernel library YNNPACK."""
 PRODUCTS_ALONE: Options = {YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-"""No reductions, and no products joined with other operations. A plain product, where the library is fast, stays."""
+"""Options under which YNNPACK computes only plain products, where it is fast: no reductions and no fused products."""
 NO_YNNPACK: Options = {YNNPACK: ""}
-"""A product over rows of 4,096 in float32 is three times as far off with the library as without it."""
+"""Options without YNNPACK: with it, the error of a float32 product over rows of 4,096 is three times as large."""
 NEWEST_TRIED = (0, 12, 0, 1)
-"""The newest jaxlib on which every fault was tried."""
+"""Newest jaxlib on which every fault was tried."""
 IN_FLAGS = "--xla_cpu_experimental_ynn_fusion_type=-reduce"
-"""`PRODUCTS_ALONE` as a user writes it in XLA_FLAGS, for all programs of a process."""
+"""Form of `PRODUCTS_ALONE` for XLA_FLAGS, where it applies to all programs of a process."""
 
 
 class Operation(NamedTuple):
     """One operation of a program, as JAX traces it."""
 
     name: str
-    """Of its primitive: 'reduce_sum'."""
+    """Name of the primitive: 'reduce_sum'."""
     shapes: Sequence[tuple[int, ...]]
-    """Of its operands."""
+    """Shapes of the operands."""
     parameters: Mapping[str, Any]
 
 
 SUSPECTED = ("reduce_", "dot_general")
-"""How the names of all operations begin that a fault below may reach."""
+"""Prefixes of the names of all operations that a fault below may affect."""
 
 
 def sums_thin_rows(operation: Operation) -> bool:
-    """Whether many rows of few entries each are reduced."""
+    """True if many rows of few entries each are reduced."""
     shape, axes = operation.shapes[0], operation.parameters.get("axes", ())
     width = math.prod(shape[axis] for axis in axes)
     return 1 < width <= 32 and math.prod(shape) // width > 2**14
 
 
 def has_rank_7(operation: Operation) -> bool:
-    """Whether an array of seven axes or more is reduced or multiplied out."""
+    """True if an operand has seven axes or more."""
     return any(len(shape) >= 7 for shape in operation.shapes)
 
 
 def has_holes(operation: Operation) -> bool:
-    """Whether a window of length 1 passes over an axis with holes."""
+    """True if a window of length 1 slides over a dilated axis, which has holes."""
     axes = (operation.parameters.get(name, ()) for name in ("window_dimensions", "window_strides", "base_dilation"))
     return any(length == stride == 1 < dilation for length, stride, dilation in zip(*axes, strict=False))
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Programs that some releases of jaxlib compute wrong, or that end the process."""
+    """Known fault of XLA: programs that some releases of jaxlib compute wrong, or that end the process."""
 
     name: str
-    """Of its program in `known_programs`."""
+    """Name of the fault's test program in `known_programs`."""
     says: str
     report: str
-    """The public report: project#number."""
+    """Public report, as project#number."""
     first: tuple[int, ...]
-    """The first release of jaxlib that has it."""
+    """First affected release of jaxlib."""
     last: tuple[int, ...] | None
-    """The last one; None where no release without it is known."""
+    """Last affected release; None if no later release without the fault is known."""
     suspects: Callable[[Operation], bool]
-    """Whether an operation may be computed wrong; most of these are computed right."""
+    """Function that is True for operations which may be computed wrong; most of them are computed right."""
 
     @property
     def url(self) -> str:
-        """Where the report is read."""
+        """URL of the report."""
         project, number = self.report.split("#")
         return f"https://github.com/{'jax-ml/jax' if project == 'jax' else 'openxla/xla'}/issues/{number}"
 
     def is_in(self, release: tuple[int, ...]) -> bool:
-        """Whether this release of jaxlib has it."""
+        """True if a release of jaxlib has the fault."""
         return self.first <= release and (self.last is None or release <= self.last)
 
 
@@ -96,16 +96,19 @@ FAULTS = (
     Fault("rank8", "sums of products of rank 8 end the process", "jax#39257", (0, 10, 2), (0, 11, 0), has_rank_7),
     Fault("dilated", "windows over a dilated array leave out its holes", "xla#48714", (0, 10, 2), None, has_holes),
 )
-"""All of them are of the CPU compiler on x86-64, and of the kernel library YNNPACK: `PRODUCTS_ALONE` cures them."""
+"""Known faults, all of the CPU compiler on x86-64 and of the kernel library YNNPACK; `PRODUCTS_ALONE` avoids them."""
 
 
 def jaxlib_release() -> tuple[int, ...]:
-    """The release of jaxlib that is installed, as numbers."""
+    """Return the installed release of jaxlib as numbers."""
     return tuple(map(int, re.findall(r"\d+", importlib.metadata.version("jaxlib"))[:4]))
 
 
 def faults(release: tuple[int, ...] | None = None) -> tuple[Fault, ...]:
-    """Those of this jaxlib on this machine; none beside a CPU, or where XLA_FLAGS name what the library may compute."""
+    """Return the faults of this jaxlib on this machine.
+
+    There are none on other devices than a CPU, or if XLA_FLAGS already limit what YNNPACK may compute.
+    """
     import jax
 
     if jax.default_backend() != "cpu" or platform.machine() not in ("x86_64", "AMD64"):
@@ -117,25 +120,25 @@ def faults(release: tuple[int, ...] | None = None) -> tuple[Fault, ...]:
 
 
 def cure() -> dict[str, Any]:
-    """Options that switch off what this jaxlib is known to compute wrong; empty where nothing is."""
+    """Return options that avoid the known faults of this jaxlib; empty if it has none."""
     return known(PRODUCTS_ALONE) if faults() else {}
 
 
 def exact(options: Options = NONE) -> dict[str, Any]:
-    """Options of a comparison's own programs: these, those that this jaxlib knows, and no YNNPACK."""
+    """Return options for a comparison's own programs: the given ones that this jaxlib knows, and no YNNPACK."""
     import jax
 
     return known({**options, **(NO_YNNPACK if jax.default_backend() == "cpu" else {})})
 
 
 def known(options: Options) -> dict[str, Any]:
-    """Those options that this jaxlib knows. It is asked once a process."""
+    """Return the options that this jaxlib knows; the result is cached."""
     return {name: value for name, value in options.items() if name not in _unknown(tuple(sorted(options.items(), key=str)))}
 
 
 @functools.cache
 def _unknown(options: tuple[tuple[str, Any], ...]) -> frozenset[str]:
-    """Names that this jaxlib does not know, by compiling a program with them until it does."""
+    """Return the names that this jaxlib does not know, by compiling a program without the refused names until it succeeds."""
     import jax
 
     left, refused = dict(options), set[str]()
@@ -155,8 +158,8 @@ def _unknown(options: tuple[tuple[str, Any], ...]) -> frozenset[str]:
     return frozenset(refused)
 
 
-class jit:  # noqa: N801  it stands where jax.jit would
-    """jax.jit(f, **how), compiled with `cure`. Traced inside of another jit, it takes the options of that program."""
+class jit:  # noqa: N801  a substitute for jax.jit
+    """jax.jit(f, **how) compiled with `cure`. Within another jit, it uses the options of the outer program."""
 
     def __init__(self, f: Callable[..., Any], **how: Any):
         functools.update_wrapper(self, f)
@@ -164,14 +167,14 @@ class jit:  # noqa: N801  it stands where jax.jit would
 
     @functools.cached_property
     def plain(self) -> Any:
-        """Without options."""
+        """jax.jit(f, **how) without options."""
         import jax
 
         return jax.jit(self._f, **self._how)
 
     @functools.cached_property
     def cured(self) -> Any:
-        """With them; the options are asked for at the first call, when jax has its devices."""
+        """jax.jit(f, **how) with the options of `cure`, which are read at the first call, when jax has its devices."""
         import jax
 
         return jax.jit(self._f, compiler_options=options, **self._how) if (options := cure()) else self.plain
@@ -180,14 +183,14 @@ class jit:  # noqa: N801  it stands where jax.jit would
         return (self.cured if _is_outside() else self.plain)(*given, **named)
 
     def __getattr__(self, name: str) -> Any:
-        """`lower`, `trace` and the rest of what jax.jit gives."""
+        """Return attributes of jax.jit's function: `lower`, `trace` and others."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.cured, name)
 
 
 def _is_outside() -> bool:
-    """Whether nothing is traced."""
+    """True if no program is being traced."""
     from flax.core.tracers import current_trace
 
     return current_trace() == _outside()
@@ -195,7 +198,7 @@ def _is_outside() -> bool:
 
 @functools.cache
 def _outside() -> Any:
-    """JAX's trace where nothing is traced, as in a new thread."""
+    """Return JAX's trace outside of any tracing, as in a new thread."""
     from flax.core.tracers import current_trace
 
     with ThreadPoolExecutor(1) as thread:

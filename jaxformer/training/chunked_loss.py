@@ -1,6 +1,6 @@
-"""Cross-entropy of hidden states and a read-out, for vocabularies whose logits are too many to be held at once.
+"""Chunked cross-entropy of hidden states and a read-out, for vocabularies whose logits do not fit into memory at once.
 
-torch's twin holds them whole.
+The PyTorch twin holds all logits.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,22 @@ from jaxformer.nn.precision import wide, wide_dtype
 from jaxformer.training.losses import cross_entropy
 
 MOST_LOGITS = 2**24
-"""Logits that are held at once: 64 MiB in float32. Fewer make more passes over the read-out's gradient, which is as large."""
+"""Most logits held at once: 64 MiB in float32. A smaller number makes more passes over the read-out's gradient, which is as
+large.
+"""
 
 ChunkLoss = Callable[[PyTree, Array, Array], tuple[Array, Array]]
-"""loss(weights, states, targets) -> (total, normaliser) of one chunk."""
+"""Function loss(weights, states, targets) -> (total, normaliser) of one chunk."""
 
 
 def read_out_cross_entropy(
     model: GPT | EncoderDecoder, states: Float[Array, "B T D"], targets: Int[Array, "B T"], **rules: Any
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """`cross_entropy(model.read_out(states), targets, **rules)` in the memory of at most MOST_LOGITS logits.
+    """Compute `cross_entropy(model.read_out(states), targets, **rules)` in the memory of at most MOST_LOGITS logits.
 
-    Up to that many, and with `class_weights`, it is just this. More are worked off in chunks of rows, each with its own
-    gradient, so that no logit is kept or computed again for the backward pass; then it has no forward-mode derivative.
+    Up to that many, and with `class_weights`, this is the plain expression. More logits are computed in chunks of rows, each
+    with its own gradient, so that no logit is kept or recomputed for the backward pass; there is no forward-mode derivative
+    then.
     """
     chunks = -(-targets.size * model.config.vocab_size // MOST_LOGITS)
     if chunks <= 1 or rules.get("class_weights") is not None:
@@ -45,14 +48,14 @@ def read_out_cross_entropy(
         return cross_entropy(head(states, token), targets, **rules)
 
     weights = model.head, model.embed.token
-    # A chunk has rows of every sequence: on a mesh, each device has a part of every chunk.
+    # Every chunk has rows of every sequence: on a mesh, each device holds a part of every chunk.
     states, targets = (x.reshape(rows, chunks, *x.shape[1:]).swapaxes(0, 1) for x in (states, targets))
     return _in_chunks(loss, weights, states, targets)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _in_chunks(loss: ChunkLoss, weights: PyTree, states: Array, targets: Array) -> tuple[Array, Array]:
-    """The sums over all chunks, where no gradient is asked for."""
+    """Return the sums over all chunks, without a gradient."""
     totals, counts = jax.lax.map(lambda chunk: loss(weights, *chunk), (states, targets))
     return totals.sum(), counts.sum()
 
@@ -60,7 +63,7 @@ def _in_chunks(loss: ChunkLoss, weights: PyTree, states: Array, targets: Array) 
 def _with_gradient(
     loss: ChunkLoss, weights: PyTree, states: Array, targets: Array
 ) -> tuple[tuple[Array, Array], tuple[PyTree, Array]]:
-    """The same sums, and the gradient of the total: a chunk's logits are there now, and never again."""
+    """Return the sums and the gradient of the total, computed while a chunk's logits exist: they are never recomputed."""
     of_chunk = jax.value_and_grad(loss, (0, 1), has_aux=True)
 
     def add(sum_so_far: PyTree, chunk: tuple[Array, Array]) -> tuple[PyTree, tuple[Array, Array, Array]]:
@@ -74,7 +77,7 @@ def _with_gradient(
 
 
 def _pull_back(loss: ChunkLoss, gradient: tuple[PyTree, Array], cotangents: tuple[Array, Array]) -> tuple[PyTree, Array, None]:
-    """The gradient times what comes from behind the total; the count depends on neither weights nor states."""
+    """Multiply the gradient by the cotangent of the total; the count depends on neither weights nor states."""
     by_weights, by_states = jax.tree.map(lambda leaf: leaf * cotangents[0].astype(leaf.dtype), gradient)
     return by_weights, by_states, None
 

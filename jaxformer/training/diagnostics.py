@@ -1,6 +1,6 @@
-"""What a run says where its losses go wrong: skipped steps, spikes, divergence, and the reason why it stops.
+"""Diagnostics of a run whose losses go wrong: skipped steps, spikes, divergence, and the reason why it stops.
 
-Only the JAX side has runs: the twin has none.
+Only jaxformer has runs: the PyTorch twin has no such module.
 """
 
 import math
@@ -21,20 +21,20 @@ from jaxformer.training.health import MOST_IN_A_ROW, SPIKE, Health
 from jaxformer.training.step import TrainState
 
 Examine = Callable[[PyTree, int], tuple[Any, Mapping[str, float]]]
-"""examine(model, step) -> the batch of that step, its loss, and the norm of the gradient of each module."""
+"""Function examine(model, step) -> the batch of that step, its loss, and the norm of each module's gradient."""
 DIVERGED = 2.0, 1.0
-"""A mean loss above factor * the first step's + margin is told."""
+"""Factor and margin of divergence: a mean loss above factor * the first step's loss + margin is reported."""
 LOSSES = "loss", "val_loss"
-"""Of a line: the mean since the line before, and that of the evaluation."""
+"""Losses of a line: the mean since the line before, and the evaluation's."""
 ANEW = "start anew with another --out and a lower --optimizer.learning-rate"
 MOST_DECAY = 1.0
-"""Of the weight decay times the learning rate: a step takes that part of each weight away."""
+"""Largest sensible product of weight decay and learning rate, the part of each weight that a step takes away."""
 MOST_SHOWN = 6
-"""Modules whose gradient is told."""
+"""Number of modules whose gradient norm is reported."""
 
 
 def marks(before: Health, now: Health) -> dict[str, int]:
-    """What a line of metrics says of the steps since the last one: nothing, where nothing was wrong."""
+    """Return what a line of metrics says of skipped steps and spikes since the last one: nothing if there were none."""
     found = {}
     if now.skipped > before.skipped:
         found |= {"skipped": int(now.skipped - before.skipped), "last_skipped": int(now.last_skipped) + 1}
@@ -44,7 +44,7 @@ def marks(before: Health, now: Health) -> dict[str, int]:
 
 
 def said_of_skips(before: Health, now: Health) -> str:
-    """A warning where steps were skipped; else nothing."""
+    """Return a warning if steps were skipped, else ""."""
     if not now.skipped > before.skipped:
         return ""
     return (
@@ -54,7 +54,7 @@ def said_of_skips(before: Health, now: Health) -> str:
 
 
 def said_of_divergence(loss: float, first: float) -> str:
-    """A warning where the loss is far above that of the first step; else nothing."""
+    """Return a warning if the loss is far above the first step's, else ""."""
     factor, margin = DIVERGED
     if not loss > factor * first + margin:
         return ""
@@ -62,7 +62,7 @@ def said_of_divergence(loss: float, first: float) -> str:
 
 
 def diagnosis(step: int, model: PyTree, examine: Examine | None) -> str:
-    """Why a run stops after `step` steps, the last of which were skipped."""
+    """Explain why a run stops after `step` steps, the last of which were skipped."""
     said = f"the loss or the gradient of steps {step - MOST_IN_A_ROW + 1} to {step} is not finite, and none of them was applied"
     if examine is not None:
         batch, numbers = examine(model, step - 1)
@@ -74,8 +74,10 @@ def diagnosis(step: int, model: PyTree, examine: Examine | None) -> str:
 
 
 def remedy(run: RunFolder, first: float) -> str:
-    """How a run goes on whose numbers are no longer finite: from the newest checkpoint that has sound losses, or anew. `first`
-    is the loss of its first step."""
+    """Say how a run with non-finite numbers can go on: from the newest checkpoint with sound losses, or from the start.
+
+    `first` is the loss of its first step.
+    """
     sound = sound_until(run.metrics, first)
     optimizer = run.config.get("recipe", {}).get("optimizer", {})
     decay = optimizer.get("learning_rate", 0) * optimizer.get("weight_decay", 0)
@@ -88,7 +90,7 @@ def remedy(run: RunFolder, first: float) -> str:
 
 
 def sound_until(lines: Sequence[Line], first: float) -> int:
-    """The step of the last line whose losses are not far above the lowest one until then; 0 without any."""
+    """Return the step of the last line whose losses are not far above the lowest until then; 0 without any."""
     factor, margin = SPIKE
     sound, lowest = 0, dict[str, float]()
     for line in lines:
@@ -100,19 +102,19 @@ def sound_until(lines: Sequence[Line], first: float) -> int:
 
 
 def described(batch: Any) -> list[str]:
-    """Every array of a batch: its name, type, shape, and the numbers in it."""
+    """Describe every array of a batch: name, dtype, shape, and range of values."""
     arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(batch).items()}
     return [f"{name} {it.dtype}{list(it.shape)} from {it.min()} to {it.max()}" for name, it in arrays.items()]
 
 
 @jit
 def all_finite(state: TrainState) -> PyTree:
-    """Leaf for leaf, 0 where all is finite, else NaN."""
+    """Return for each leaf 0 if all its values are finite, else NaN."""
     return jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf).all(), 0.0, jnp.nan), state)
 
 
 def check_finite(step: int, numbers: Mapping[str, Any]) -> None:
-    """NonFiniteError names the first number that is NaN or infinite."""
+    """Raise NonFiniteError that names the first number that is NaN or infinite."""
     for name, number in numbers.items():
         if not math.isfinite(number):
             raise NonFiniteError(f"{name} is {float(number)} at step {step}")

@@ -1,6 +1,6 @@
-"""What the losses of a run's steps say: how many were skipped, and how many stand out. It is a part of the train state.
+"""Health of a run: counts of skipped steps and loss spikes, kept in the train state.
 
-Only the JAX side has runs: the twin has none.
+Only jaxformer has runs: the PyTorch twin has no such module.
 """
 
 from dataclasses import dataclass
@@ -11,35 +11,35 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 MOST_IN_A_ROW = 3
-"""After so many skipped steps, one after another, a run stops."""
+"""Number of consecutive skipped steps after which a run stops."""
 MEMORY = 100
-"""Steps that the running mean of the loss goes over, about."""
+"""Approximate number of steps in the running mean of the loss."""
 SPIKE = 1.5, 0.5
-"""A loss above factor * running mean + margin, in nats, is a spike."""
+"""Factor and margin of a spike: a loss above factor * running mean + margin, in nats."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Health:
-    """Counts are int32 scalars and losses float32 ones, on the device or the host; steps are counted from 0, as batches are."""
+    """Counts (int32 scalars) and losses (float32 scalars), on the device or the host; steps count from 0, as batches do."""
 
     taken: Any
-    """Steps that were taken."""
+    """Number of steps taken."""
     skipped: Any
-    """Steps whose loss or gradient was not finite: they changed no weights."""
+    """Number of steps skipped because loss or gradient was not finite: they changed no weights."""
     in_a_row: Any
-    """Of these, those since the last step that was taken."""
+    """Number of steps skipped since the last step taken."""
     last_skipped: Any
     spikes: Any
-    """Steps whose loss was far above the running mean."""
+    """Number of steps whose loss was far above the running mean."""
     last_spike: Any
     first_loss: Any
-    """Of the first step taken."""
+    """Loss of the first step taken."""
     mean_loss: Any
-    """Its running mean."""
+    """Running mean of the loss."""
 
     def after(self, step: Int[Array, ""], loss: Float[Array, ""], is_finite: Bool[Array, ""]) -> "Health":
-        """The same after one more step."""
+        """Return the health after one more step."""
         factor, margin = SPIKE
         loss = jnp.where(is_finite, loss, 0).astype(self.mean_loss.dtype)
         is_spike = is_finite & (self.taken >= MEMORY) & (loss > factor * self.mean_loss + margin)
@@ -58,7 +58,7 @@ class Health:
 
 
 def healthy() -> Health:
-    """Before the first step."""
+    """Return the health before the first step."""
 
     def count(value: int = 0) -> Array:
         return jnp.full((), value, jnp.int32)

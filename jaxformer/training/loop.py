@@ -1,4 +1,4 @@
-"""A run from its first step, or its last checkpoint, to its end: evaluate, log, save, and stop when asked."""
+"""Training loop of a run, from its first step or last checkpoint to its end: evaluate, log, save, and stop when asked."""
 
 import math
 import threading
@@ -41,11 +41,11 @@ from jaxformer.training.step import TrainState
 
 CHECKPOINT = "the checkpoint of step"
 PATIENCE = 30.0
-"""Seconds that several processes have to end a step, once one of them was asked to stop."""
+"""Seconds that several processes have to end a step after one of them was asked to stop."""
 
 
 class StoppedError(JaxformerError):
-    """The run was asked to stop and saved itself first."""
+    """Raised when the run was asked to stop, after it saved itself."""
 
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)
@@ -54,28 +54,28 @@ class StoppedError(JaxformerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long a run goes, and what it does on the way."""
+    """Length of a run, and what is due on the way."""
 
     steps: int
     evaluate_every: int
     save_every: int
     tokens_per_step: int
     evaluate: Callable[[Any], Mapping[str, float]]
-    """evaluate(model) -> measures by name."""
+    """Function evaluate(model) -> measures by name."""
     on_evaluate: Callable[[Any, Mapping[str, float]], None]
-    """on_evaluate(model, line) is called after each evaluation, with the line that metrics.jsonl then gets."""
+    """Function on_evaluate(model, line), called after each evaluation, with the line that metrics.jsonl then gets."""
     examine: Examine | None = None
-    """Says what is wrong with a step that is not finite."""
+    """Function that describes a step whose loss or gradient is not finite."""
     goal: Goal | None = None
     is_followed: bool = False
-    """The recipe computes more with the trained weights: a run that was stopped behind its last line goes on too."""
+    """True if the recipe computes more with the trained weights: a run stopped after its last line is then continued too."""
 
     def next_stop(self, step: int) -> int:
-        """The next step at which something is due."""
+        """Return the next step at which something is due."""
         return min(self.steps, *((step // every + 1) * every for every in (self.evaluate_every, self.save_every)))
 
     def evaluates(self, step: int) -> bool:
-        """Whether the model is evaluated after that many steps."""
+        """True if the model is evaluated after that many steps."""
         return step == self.steps or step % self.evaluate_every == 0
 
 
@@ -86,11 +86,12 @@ def fit(
     train_steps: Callable[[TrainState, Array], tuple[TrainState, Any]],
     console: Console,
 ) -> TrainState:
-    """Train to plan.steps, or to its goal. `train_steps(state, n)` takes n steps and returns the state and the mean loss.
+    """Train to plan.steps, or to the plan's goal. `train_steps(state, n)` takes n steps and returns the state and the mean
+    loss.
 
-    A signal, or a standard output that fails, saves at the end of the dispatch that is running and raises StoppedError. A step
-    whose loss or gradient is not finite is skipped and told. Three in a row raise NonFiniteError, and so does a loss or weight
-    that is not finite all the same: such a state is never saved.
+    A signal, or a standard output that fails, saves at the end of the running dispatch and raises StoppedError. A step whose
+    loss or gradient is not finite is skipped and reported. Three in a row raise NonFiniteError, and so does a loss or weight
+    that is not finite otherwise: such a state is never saved.
     """
     course = _Course(state, plan, run, console)
     try:
@@ -107,7 +108,7 @@ def fit(
 
 
 def _take_course(course: "_Course", plan: Plan, train_steps: Callable[[TrainState, Array], tuple[TrainState, Any]]) -> None:
-    """The steps, and what is due between them."""
+    """Run the steps, and what is due between them."""
     with held(course.rescue) as stop, ThreadPoolExecutor(1) as beside, _progress(course.console) as progress:
         saves = _Saves(course.run, stop.gate, beside)
         task = progress.add_task("", total=plan.steps, completed=course.step, loss=math.nan, speed=0.0, left="")
@@ -135,8 +136,10 @@ def _take_course(course: "_Course", plan: Plan, train_steps: Callable[[TrainStat
 
 
 def asked(stop: Held) -> tuple[int, str]:
-    """The exit code where this process, or one of the others, has to stop: all stop behind the same step. And why, unless a
-    signal has said it already, or nobody reads. (0, "") where none has to."""
+    """Return the exit code and the reason if this process or another one has to stop; (0, "") otherwise.
+
+    All processes stop after the same step. The reason is "" if a signal handler has given it already, or if nobody reads.
+    """
     own = [(128 + number, "") for number in stop.received]
     for fault in stop.faults:
         said, code = refusal(fault) or ("", 2)
@@ -145,17 +148,17 @@ def asked(stop: Held) -> tuple[int, str]:
 
 
 class _Saves:
-    """Checkpoints, written by a thread beside the steps: of one step at a time, as it was."""
+    """Checkpoints, written by a thread during the next steps, one at a time."""
 
     def __init__(self, run: RunFolder, gate: threading.Lock, beside: ThreadPoolExecutor):
         self.run, self.gate, self.beside = run, gate, beside
         self.last: Future[None] | None = None
 
     def save(self, step: int, state: TrainState) -> None:
-        """Copy the state to the host, and have it written; CheckpointError where the one before could not be.
+        """Copy the state to the host and have it written; CheckpointError if the previous one could not be written.
 
-        One that is there already stays: to replace it would take it away for an instant. On a mesh the devices' parts are
-        written as they lie, before the next step.
+        An existing checkpoint of the step is kept: replacing it would remove it for an instant. On a mesh, each device's part
+        is written in place, before the next step.
         """
         self.wait()
         if from_first(lambda: step in kept_states(self.run.checkpoints)):
@@ -166,7 +169,7 @@ class _Saves:
             self._write(step, state)
 
     def wait(self) -> None:
-        """Until all is written; CheckpointError where it could not be."""
+        """Wait until all is written; CheckpointError if it could not be."""
         if self.last is not None:
             self.last.result()
 
@@ -176,7 +179,7 @@ class _Saves:
 
 
 class _Course:
-    """How far a run is, and what it says on the way."""
+    """Progress of a run, and its messages."""
 
     def __init__(self, state: TrainState, plan: Plan, run: RunFolder, console: Console):
         self.state, self.plan, self.run, self.console = state, plan, run, console
@@ -187,8 +190,10 @@ class _Course:
         self.code, self.why = 0, ""
 
     def begin(self) -> bool:
-        """A new run is saved at once: what keeps it from being saved is known before it has cost anything. A run that was
-        stopped before an evaluation makes up for it. Whether the run is at its end already."""
+        """Save a new run, or make up for a missed evaluation; True if the run is at its end already.
+
+        A new run is saved at once, so that an obstacle to saving is known before it has cost anything.
+        """
         if self.step == 0:
             if from_first(lambda: not kept_states(self.run.checkpoints)):
                 with timed(CHECKPOINT, 0):
@@ -198,12 +203,12 @@ class _Course:
         return self._has_ended(self.step)
 
     def _has_ended(self, step: int) -> bool:
-        """Whether the line of that step is the last one of the run."""
+        """True if the line of that step is the last one of the run."""
         line = from_first(lambda: self.run.line_of(step))
         return line is not None and is_last(line, self.plan.steps, self.plan.goal)
 
     def took(self, n: int, state: TrainState, loss: Any) -> None:
-        """n steps were taken, or skipped."""
+        """Record n steps that were taken or skipped."""
         self.state, before = state, self.health
         step, loss, self.health = jax.device_get((state.step, loss, state.health))
         self.step, applied = int(step), n - int(self.health.skipped - before.skipped)
@@ -218,16 +223,18 @@ class _Course:
         self.pace.count(n)
 
     def is_to_save(self) -> bool:
-        """Whether a checkpoint is due, and good: behind a skipped step the weights may be ruined already."""
+        """True if a checkpoint is due and the last step was not skipped: after that the weights may be ruined already."""
         return self.step % self.plan.save_every == 0 and not self.health.in_a_row
 
     def shown(self) -> dict[str, Any]:
-        """The fields of the progress line."""
+        """Return the fields of the progress line."""
         return {"loss": self.loss, "speed": self._speed(), "left": clock(self._left())}
 
     def evaluate(self) -> bool:
-        """Evaluate, log a line, and say what is wrong with it; whether it is the last one. What belongs to the line is
-        written before it: a step whose line is there needs no more."""
+        """Evaluate, log a line, and warn of divergence; True if the line is the last one.
+
+        What belongs to the line is written before it: a step whose line exists is complete.
+        """
         loss = self.total / self.applied if self.applied else float(self.health.mean_loss)
         line = {"step": self.step, "loss": loss, "tokens_per_second": self._speed(), "seconds_left": self._left()}
         line |= marks(self.evaluated, self.health)
@@ -245,10 +252,9 @@ class _Course:
         return is_last(line, self.plan.steps, self.plan.goal)
 
     def rescue(self) -> str:
-        """Save the newest state from another thread, where nothing may be compiled; RuntimeError while steps use it up.
+        """Save the newest state from another thread, where nothing may be compiled; RuntimeError while steps consume it.
 
-        A part of a state, as one of several processes holds it, is not saved: they come to the end of a step together, or
-        end without.
+        With several processes no part of a state is saved: all reach the end of a step together, or stop without saving.
         """
         if count() > 1:
             self.asked = self.asked or time.monotonic()
@@ -270,7 +276,7 @@ class _Course:
         return self.stopped(step)
 
     def stopped(self, step: int) -> str:
-        """What a run says that was asked to stop, after it was saved."""
+        """Return the message of a run that was asked to stop, after it was saved."""
         if self._has_ended(step) and not self.plan.is_followed:
             return f"stopped at step {step}, the last one; it is trained and saved in {self.run.path}"
         return f"stopped at step {step}, saved; continue with --resume --out {quoted(self.run.path)}"

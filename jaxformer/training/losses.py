@@ -1,4 +1,4 @@
-"""Losses as a sum and its normaliser: whoever averages over devices or micro-batches divides once."""
+"""Losses as a sum and its normaliser: a mean over devices or micro-batches divides once."""
 
 import math
 
@@ -20,11 +20,11 @@ def cross_entropy(
     smoothing: float = 0.0,
     spread: Spread = "all",
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The summed loss, and what a mean divides by: the number of targets, or the sum of their class weights.
+    """Return the summed loss and the divisor of a mean: the number of targets, or the sum of their class weights.
 
-    The wanted class has probability 1 - smoothing, and the rest is spread evenly over `all` K classes (torch; Szegedy et
-    al. 2016), over the K - 1 `others`, or over the K - 2 `others_but_padding`, with `ignore_index` as the padding class.
-    A target that is not a class gives NaN.
+    The target's class has probability 1 - smoothing, and the rest is spread evenly over `all` K classes (torch; Szegedy et al.
+    2016), over the K - 1 `others`, or over the K - 2 `others_but_padding`, with `ignore_index` as the padding class. A target
+    that is not a class gives NaN.
     """
     losses, weights = target_losses(logits, targets, ignore_index, class_weights, smoothing, spread)
     return losses.sum(), weights.sum()
@@ -38,10 +38,10 @@ def kl_divergence(
     smoothing: float = 0.0,
     spread: Spread = "others_but_padding",
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The summed Kullback-Leibler divergence of the model from the smoothed targets, and the number of targets.
+    """Return the summed Kullback-Leibler divergence of the model from the smoothed targets, and the number of targets.
 
-    torch's KLDivLoss(reduction="sum"), as the Annotated Transformer has it: what is wanted is zero where the target is
-    padding. It is cross-entropy less the entropy of what is wanted, and has cross-entropy's gradient.
+    Equals torch's KLDivLoss(reduction="sum") as in the Annotated Transformer, where the wanted distribution of padding is zero:
+    cross-entropy minus the entropy of the wanted distribution. The gradient is cross-entropy's.
     """
     losses, counted = target_losses(logits, targets, ignore_index, None, smoothing, spread)
     return (losses - counted * entropy(logits.shape[-1], smoothing, spread)).sum(), counted.sum()
@@ -55,10 +55,10 @@ def target_losses(
     smoothing: float,
     spread: Spread,
 ) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
-    """The cross-entropy of each target, and its weight; both are 0 where it is not counted."""
+    """Return the cross-entropy of each target, and its weight; both are 0 where the target is ignored."""
     logits = wide(logits)
     classes = logits.shape[-1]
-    # From the row's largest logit on: where the model is sure, the loss is a small difference of two large logits.
+    # Relative to the row's largest logit: where the model is sure, the loss is a small difference of two large logits.
     largest = jax.lax.stop_gradient(logits.max(-1))
     below = logits - largest[..., None]
     normalizer = jnp.log(jnp.exp(below).sum(-1))
@@ -89,14 +89,14 @@ def target_losses(
 
 
 def share(classes: int, smoothing: float, spread: Spread) -> float:
-    """What smoothing gives to each of the classes that it is spread over."""
+    """Return the probability that smoothing gives to each class over which it is spread."""
     if classes <= LEFT_OUT[spread]:
         raise ConfigError(f"V = {classes} classes leave none for spread = {spread!r}; give smoothing = 0, or another spread")
     return smoothing / (classes - LEFT_OUT[spread])
 
 
 def entropy(classes: int, smoothing: float, spread: Spread) -> float:
-    """Of what is wanted of one target, in nats."""
+    """Entropy of the wanted distribution of one target, in nats."""
     if not smoothing:
         return 0.0
     part = share(classes, smoothing, spread)
@@ -106,5 +106,5 @@ def entropy(classes: int, smoothing: float, spread: Spread) -> float:
 
 
 def mean(total: Float[Array, "*shape"], normaliser: Float[Array, ""]) -> Float[Array, "*shape"]:
-    """total / normaliser; 0 where there was nothing to count."""
+    """total / normaliser; 0 if there was nothing to count."""
     return total / jnp.where(normaliser == 0, jnp.ones_like(normaliser), normaliser)

@@ -1,4 +1,6 @@
-"""bfloat16 products over float32 parameters, as torch.autocast has them (Micikevicius et al. 2018). torch has its own."""
+"""Mixed precision: bfloat16 products over float32 parameters (Micikevicius et al. 2018), as torch.autocast, which the twin
+uses.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +15,11 @@ from jaxformer.training.step import Loss
 
 
 def in_bfloat16(loss: Loss) -> Loss:
-    """The loss of a model whose linear layers compute in bfloat16.
+    """Return the loss of a model whose linear layers compute in bfloat16.
 
-    Parameters stay float32, and so does their gradient, for autodiff casts it back: sums over parts of a batch and the
-    optimizer's moments are float32 too. Embeddings, residuals, norms, softmax and the loss itself are float32 as before.
+    Parameters stay float32, and so do their gradients, which autodiff casts back: sums over parts of a batch and the
+    optimizer's moments are float32 too. Embeddings, residual connections, norms, softmax and the loss itself are float32 as
+    before.
     """
 
     def lowered(model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -26,7 +29,7 @@ def in_bfloat16(loss: Loss) -> Loss:
 
 
 def cast_linear(model: PyTree) -> PyTree:
-    """The model with its kernels in bfloat16; a tied head gets the table as a kernel of its own."""
+    """Return the model with its kernels in bfloat16; a tied head gets the table as a kernel of its own."""
 
     def cast(name: str, leaf: Array) -> Array:
         return leaf.astype(jnp.bfloat16) if name.endswith(".kernel") else leaf

@@ -1,4 +1,4 @@
-"""optax's optimizers with torch's exact meaning."""
+"""optax's optimizers with exactly torch's arithmetic."""
 
 import math
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from jaxformer.training.schedules import Schedule, make_schedule
 from jaxformer.validation.inputs import check_config
 
 CLIP_EPSILON = 1e-6
-"""torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6."""
+"""Epsilon of torch.nn.utils.clip_grad_norm_, which divides by norm + 1e-6."""
 
 Which = Callable[[str, tuple[int, ...]], bool]
-"""which(name, shape): whether a parameter is one of them; the shape is without the layer axis."""
+"""Function which(name, shape): True if a parameter is selected; the shape is without the layer axis."""
 
 
 def make_optimizer(
@@ -30,8 +30,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Clip, then SGD, Adam or AdamW as torch.optim defines them, with rate learning_rate * schedule(step).
 
-    `decayed` says which parameters decay, where `optimizer.decay` cannot. `frozen` ones stay as they are: no step, no decay,
-    and no part in the norm that is clipped.
+    `decayed` selects the parameters that decay, where `optimizer.decay` cannot. `frozen` ones stay as they are: no step, no
+    decay, and no part in the norm that is clipped.
     """
     check_config(optimizer, OptimizerConfig, name="optimizer")
     factor = make_schedule(schedule)
@@ -54,7 +54,7 @@ def clip(max_norm: float) -> optax.GradientTransformation:
 
 
 def hold(frozen: Which) -> optax.GradientTransformation:
-    """Zero for every frozen parameter."""
+    """Zero the updates of every frozen parameter."""
 
     def held(updates: PyTree, params: PyTree | None) -> PyTree:
         return jax.tree.map(lambda still, u: jnp.zeros_like(u) if still else u, chosen(frozen, updates), updates)
@@ -68,13 +68,13 @@ def decay(config: OptimizerConfig, decayed: Which) -> optax.GradientTransformati
 
 
 def chosen(which: Which, tree: PyTree) -> PyTree:
-    """True for these parameters, False for the others."""
+    """Return True for selected parameters, False for the others."""
     shapes = layer_shapes(tree)
     return map_named(lambda name, _: bool(which(name, shapes[name])), tree)
 
 
 def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """Two axes or more; a bias by head has two as well, and is none."""
+    """True for a parameter of two axes or more that is not a bias: a bias per head has two axes as well."""
     return len(shape) >= 2 and name.rpartition(".")[2] != "bias"
 
 
@@ -82,9 +82,9 @@ DECAYED: dict[str, Which] = {"matrices": is_matrix, "all": lambda name, shape: T
 
 
 def scale_by_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """mean / (sqrt(mean square) + epsilon), both corrected for their start at zero (Kingma and Ba 2015, algorithm 1).
+    """mean / (sqrt(mean square) + epsilon), both bias-corrected (Kingma and Ba 2015, algorithm 1).
 
-    It is optax's, state and all, but for the correction: optax takes 1 - beta^t in the model's float32.
+    Same state and result as optax's, except for the correction: optax computes 1 - beta^t in the model's float32.
     """
 
     def update(updates: PyTree, state: Any, params: PyTree | None = None) -> tuple[PyTree, optax.ScaleByAdamState]:
@@ -102,7 +102,7 @@ def scale_by_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientT
 
 
 def bias_correction(beta: float, count: Int[Array, ""]) -> Float[Array, ""]:
-    """1 - beta^count: in float32 beta itself is rounded, and for 0.999 the plain difference is off by 1e-5 of itself."""
+    """Return 1 - beta^count: in float32 beta is rounded, and for 0.999 the plain difference has a relative error of 1e-5."""
     return -jnp.expm1(count * jnp.asarray(math.log(beta) if beta else -math.inf, jnp.result_type(float)))
 
 

@@ -1,4 +1,4 @@
-"""What an encoder-decoder loses on pairs of a source and a target, `<s> tokens </s>` with padding behind."""
+"""Loss of an encoder-decoder on pairs of a source and a target, `<s> tokens </s>`, padded at the right."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -16,7 +16,7 @@ from jaxformer.training.losses import cross_entropy
 def last_hidden_state(
     model: EncoderDecoder, batch: Pairs, key: PRNGKeyArray | None, *, pad: int
 ) -> tuple[Float[Array, "B T D"], Int[Array, "B T"]]:
-    """The states that every target token but the first is read out of, and these tokens."""
+    """Return the decoder states that predict every target token but the first, and these tokens."""
     encoder_key, decoder_key = split_key(key, 2)
     mask = padding_mask(ids_to_valid(jnp.asarray(batch.source), pad))
     memory = model.encode(batch.source, mask=mask, key=encoder_key)
@@ -33,13 +33,13 @@ def pair_loss(
     smoothing: float = 0.0,
     spread: Spread = "others_but_padding",
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Cross-entropy of the target: its sum and its count, padding left out."""
+    """Cross-entropy of the target, without padding: its sum and its count."""
     states, targets = last_hidden_state(model, batch, key, pad=pad)
     return read_out_cross_entropy(model, states, targets, ignore_index=pad, smoothing=smoothing, spread=spread)
 
 
 def pair_sums(model: EncoderDecoder, batch: Pairs, *, pad: int) -> tuple[Float[Array, ""], Int[Array, ""], Int[Array, ""]]:
-    """Without dropout or smoothing: the summed loss, how many tokens are the likeliest ones, and how many there are."""
+    """Return the summed loss without dropout or smoothing, the number of targets that were likeliest, and the number of all."""
     states, targets = last_hidden_state(model, batch, None, pad=pad)
     logits = model.read_out(states)
     total, _ = cross_entropy(logits, targets, ignore_index=pad)

@@ -11,17 +11,17 @@ from jaxformer.config.settings import ScheduleConfig
 from jaxformer.validation.fields import check_function
 
 Schedule = Callable[[Any], Any]
-"""The factor of the learning rate for step 0, 1, 2, ..."""
+"""Function of step 0, 1, 2, ... that returns the factor of the learning rate."""
 UNTRACED = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-"""What comes of `if`, `min` and `math` on a number that jit does not know yet."""
+"""Errors raised by `if`, `min` and `math` on a number that jit does not know yet."""
 
 
 def make_schedule(config: ScheduleConfig | Schedule) -> Schedule:
-    """That of a configuration, or any function of the step: one that jit cannot trace runs on the host, step by step."""
+    """Return a configuration's schedule, or a function of the step: one that jit cannot trace runs on the host at each step."""
     if isinstance(config, ScheduleConfig):
         return SCHEDULES[config.name](config)
     check_function("schedule", config, "a ScheduleConfig, or a function of the step")
@@ -29,7 +29,7 @@ def make_schedule(config: ScheduleConfig | Schedule) -> Schedule:
 
 
 def traceable(schedule: Schedule) -> Schedule:
-    """The same factors inside of jit, where plain Python as torch's LambdaLR takes it would not run."""
+    """Make a schedule of plain Python, as torch's LambdaLR takes it, work inside jit."""
 
     def factor(step):
         real = jnp.result_type(float)
@@ -43,7 +43,7 @@ def traceable(schedule: Schedule) -> Schedule:
 
 
 def constant(config: ScheduleConfig) -> Schedule:
-    """Always 1."""
+    """Constant factor 1."""
     return lambda step: jnp.ones_like(_real(step))
 
 
@@ -90,12 +90,12 @@ def warmup_cosine(config: ScheduleConfig) -> Schedule:
 
 
 def _number(step, config: ScheduleConfig):
-    """The number of a step, from `first_step` on, but at least 1."""
+    """Return the number of a step, counted from `first_step`, but at least 1."""
     return jnp.maximum(_real(step) + config.first_step, 1)
 
 
 def _real(step):
-    """The step as a float of the default width."""
+    """Cast the step to a float of the default width."""
     return jnp.asarray(step, jnp.result_type(float))
 
 

@@ -1,6 +1,6 @@
-"""What training needs at least, held against what is free before anything is allocated.
+"""Least memory that training needs, compared with free memory before anything is allocated.
 
-Only the JAX side has runs: the twin has none.
+Only jaxformer has runs: the PyTorch twin has no such module.
 """
 
 import math
@@ -20,7 +20,7 @@ from jaxformer.training.step import TrainState, train_state
 
 
 def begin_training(config: ModelConfig, optimizer: optax.GradientTransformation, key: jax.Array, *, tokens: int) -> TrainState:
-    """The state before the first step, all of which is there; InputError where a step of so many tokens cannot fit."""
+    """Allocate and return the state before the first step; InputError if a step of so many tokens cannot fit."""
     model = abstract(config)
     state = jax.eval_shape(lambda model: train_state(model, optimizer), model)
     held, tokens = held_bytes(state) + held_bytes(state.model), tokens // memories(current())
@@ -28,11 +28,11 @@ def begin_training(config: ModelConfig, optimizer: optax.GradientTransformation,
     remedy = "take a smaller --batch" if free is None or held <= free else "take smaller --model sizes"
     check_fits("training this model", held + least_activations(config, tokens), free, remedy)
     state = init(lambda key: train_state(build(config, rngs=key), optimizer), key)
-    return jax.block_until_ready(state)  # all of it: where one array could not be had, another may never be ready
+    return jax.block_until_ready(state)  # all of it: if one array could not be allocated, another may never be ready
 
 
 def held_bytes(tree: PyTree) -> int:
-    """Bytes of those devices whose memory is one: all simulated ones of a process, or an accelerator by itself."""
+    """Bytes of the devices that share one memory: all simulated devices of a process, or a single accelerator."""
     mesh = current()
     if mesh is None:
         return n_bytes(tree)
@@ -42,14 +42,14 @@ def held_bytes(tree: PyTree) -> int:
 
 
 def memories(mesh: Mesh | None) -> int:
-    """How many memories the devices have: each its own, but all simulated ones of a process one."""
+    """Number of memories that the devices have: one each, but one for all simulated devices of a process."""
     if mesh is None:
         return 1
     return jax.process_count() if mesh.devices.flat[0].platform == "cpu" else mesh.size
 
 
 def least_activations(config: ModelConfig, tokens: int) -> int:
-    """Bytes that a backward pass keeps at least: what goes into each layer, in float32."""
+    """Least bytes that a backward pass keeps: the input of each layer, in float32."""
     layers = config.n_layers
     if isinstance(config, EncoderDecoderConfig):
         layers = min(config.n_layers, config.decoder.n_layers)
@@ -57,6 +57,6 @@ def least_activations(config: ModelConfig, tokens: int) -> int:
 
 
 def free_on_device() -> int | None:
-    """Bytes that are free where the model is computed; None where nobody says."""
+    """Free bytes on the device that computes the model; None if unknown."""
     stats = jax.devices()[0].memory_stats() if jax.default_backend() != "cpu" else None
     return stats["bytes_limit"] - stats["bytes_in_use"] if stats else free_bytes()

@@ -1,4 +1,4 @@
-"""One pure optimizer step, many of them in one dispatch, and the loss over a whole split."""
+"""One pure optimizer step, many steps in one dispatch, and the loss over a whole split."""
 
 import functools
 from collections.abc import Callable
@@ -19,28 +19,28 @@ from jaxformer.training.health import MOST_IN_A_ROW, Health, healthy
 from jaxformer.training.losses import mean
 
 Loss = Callable[..., tuple[Float[Array, ""], Float[Array, ""]]]
-"""loss(model, batch, key) -> (total, normaliser); without a key there is no dropout."""
+"""Function loss(model, batch, key) -> (total, normaliser); without a key there is no dropout."""
 Draw = Callable[[Any, PRNGKeyArray], Any]
-"""draw(data, key) -> batch, on the device."""
+"""Function draw(data, key) -> batch, on the device."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """All that training carries from step to step."""
+    """State that training carries from step to step."""
 
     step: Any
-    """Optimizer steps taken or skipped, an int32 scalar, on the device or the host."""
+    """Number of optimizer steps taken or skipped, an int32 scalar, on the device or the host."""
     model: PyTree
-    """The model itself."""
+    """Model being trained."""
     moments: PyTree
-    """The optimizer's state."""
+    """State of the optimizer."""
     health: Health = field(default_factory=healthy)
-    """What the losses of its steps say."""
+    """Counts of skipped steps and loss spikes."""
 
 
 def train_state(model: PyTree, optimizer: optax.GradientTransformation) -> TrainState:
-    """The state before the first step."""
+    """Return the state before the first step."""
     return TrainState(jnp.zeros((), jnp.int32), model, optimizer.init(model))
 
 
@@ -53,10 +53,10 @@ def train_step(
     optimizer: optax.GradientTransformation,
     parts: int = 1,
 ) -> tuple[TrainState, Float[Array, ""]]:
-    """One step down the gradient of the mean loss; the state after it, and the loss before it.
+    """Take one step down the gradient of the mean loss; return the state after it, and the loss before it.
 
-    Where the loss or the gradient's norm is not finite, the step is skipped: weights and moments stay as they are.
-    The rows of a batch may be worked off in several `parts`, for less memory: the mean is over the whole batch all the same.
+    If the loss or the gradient's norm is not finite, the step is skipped: weights and moments stay as they are. The rows of a
+    batch may be processed in several `parts`, for less memory: the mean is still over the whole batch.
     """
     batch = along_rows(batch)
     gradient_of = whole_gradient if parts == 1 else functools.partial(gradient_in_parts, parts=parts)
@@ -68,26 +68,26 @@ def train_step(
 
 
 def choose(condition: Array, new: PyTree, old: PyTree) -> PyTree:
-    """Leaf for leaf, the new one where the condition holds."""
+    """Return for each leaf the new one if the condition holds, else the old one."""
     return jax.tree.map(functools.partial(jnp.where, condition), new, old)
 
 
 def step_in_run(state: TrainState, total: Array, *batch: Any, **how: Any) -> tuple[TrainState, Array]:
-    """A step, and the sum of the losses of all steps that were taken; after too many skipped ones nothing goes on."""
+    """Take a step and sum the losses of all steps taken; after too many skipped steps the state no longer changes."""
     after, value = train_step(state, *batch, **how)
     sum_after = total + jnp.where(after.health.in_a_row == 0, value, 0)
     return choose(state.health.in_a_row < MOST_IN_A_ROW, (after, sum_after), (state, total))
 
 
 def whole_gradient(loss: Loss, model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Float[Array, ""], PyTree]:
-    """The mean loss of a batch and its gradient."""
+    """Return the mean loss of a batch and its gradient."""
     return jax.value_and_grad(lambda model: mean(*loss(model, batch, key)))(model)
 
 
 def gradient_in_parts(
     loss: Loss, model: PyTree, batch: Any, key: PRNGKeyArray | None, *, parts: int
 ) -> tuple[Float[Array, ""], PyTree]:
-    """The same, part after part: sums are added up and divided once, so that every target counts alike."""
+    """Return the mean loss and its gradient, part by part: sums are divided once, so that all targets count alike."""
     stacked = jax.tree.map(lambda leaf: jnp.asarray(leaf).reshape(parts, -1, *leaf.shape[1:]), batch)
     keys = None if key is None else jax.random.split(key, parts)
 
@@ -105,29 +105,29 @@ def gradient_in_parts(
 
 
 def step_keys(seed: PRNGKeyArray, step: Array) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """The keys of a step's batch and of its dropout: functions of (seed, step), so nothing else is saved to resume."""
+    """Return the keys of a step's batch and of its dropout: functions of (seed, step), so nothing else is saved to resume."""
     batch_key, dropout_key = jax.random.split(jax.random.fold_in(seed, step))
     return batch_key, dropout_key
 
 
 @dataclass(frozen=True)
 class TrainSteps:
-    """Steps of a run: steps(state, data, seed, n) -> (state, mean loss); the state given is used up.
+    """Steps of a run: steps(state, data, seed, n) -> (state, mean loss); the given state is donated.
 
-    The mean is over the steps that were taken, NaN where none was. How the steps are cut into dispatches does not change the
-    result. After MOST_IN_A_ROW skipped ones the state stays as it is.
+    The mean is over the steps that were taken, NaN if none was. The division of steps into dispatches does not change the
+    result. After MOST_IN_A_ROW skipped steps the state no longer changes.
     """
 
     run: Callable[[TrainState, Any, PRNGKeyArray, int | Array], tuple[TrainState, Float[Array, ""]]]
     batch: Callable[[Any, PRNGKeyArray, int], Any]
-    """batch(data, seed, step) -> the batch of that step."""
+    """Function batch(data, seed, step) -> the batch of that step."""
     loss: Loss
 
     def __call__(self, state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Array) -> tuple[TrainState, Array]:
         return self.run(state, data, seed, n)
 
     def examine(self, data: Any, seed: PRNGKeyArray, model: PyTree, step: int) -> tuple[Any, dict[str, float]]:
-        """The batch of a step, its loss, and the norm of the gradient of each module."""
+        """Return the batch of a step, its loss, and the norm of each module's gradient."""
         batch = self.batch(data, seed, step)
         _, dropout_key = step_keys(seed, jnp.int32(step))
         value, gradient = jit(functools.partial(whole_gradient, self.loss))(model, batch, dropout_key)
@@ -139,7 +139,7 @@ class TrainSteps:
 
 
 def make_train_steps(loss: Loss, optimizer: optax.GradientTransformation, draw: Draw) -> TrainSteps:
-    """n steps in one dispatch; one compilation serves every n."""
+    """Build steps of which n run in one dispatch; one compilation serves every n."""
 
     @functools.partial(jit, donate_argnums=0)
     def run(state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Int[Array, ""]) -> tuple[TrainState, Array]:
@@ -160,7 +160,7 @@ def make_train_steps(loss: Loss, optimizer: optax.GradientTransformation, draw: 
 def make_shaped_train_steps(
     loss: Loss, optimizer: optax.GradientTransformation, batch: Callable[[int], Any], *, parts: int = 1
 ) -> TrainSteps:
-    """As `make_train_steps`, for batches of several shapes that `batch(step)` makes on the host: one compilation a shape."""
+    """Build steps as `make_train_steps`, for batches that `batch(step)` makes on the host: one compilation per shape."""
 
     @functools.partial(jit, donate_argnums=0)
     def one(state: TrainState, total: Array, batch: Any, seed: PRNGKeyArray) -> tuple[TrainState, Array]:
@@ -177,7 +177,7 @@ def make_shaped_train_steps(
 
 
 def make_evaluate(loss: Loss) -> Callable[[PyTree, Any], float]:
-    """evaluate(model, batches) -> the mean loss over all of them; batches are stacked along the first axis of each leaf."""
+    """Return evaluate(model, batches) -> the mean loss; batches are stacked along the first axis of each leaf."""
 
     @jit
     def sums(model: PyTree, batches: Any) -> tuple[Array, Array]:

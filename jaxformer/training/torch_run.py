@@ -1,4 +1,4 @@
-"""A torch run goes on in JAX, and a JAX run in torch: weights, moments and steps, bit for bit, and what the optimizer does.
+"""Continue a torch run in JAX, and a JAX run in torch: weights, moments, steps and the optimizer's settings, bit for bit.
 
     optimizer, state = from_torch_training(torch_model, torch_optimizer, abstract(config), "gpt2", schedule=factor)
     state, loss = train_step(state, batch, key, loss=loss, optimizer=optimizer)
@@ -7,7 +7,7 @@
     torch_optimizer.load_state_dict(moments)
     scheduler = LambdaLR(torch_optimizer, factor, last_epoch=int(state.step) - 1)
 
-The twin has torch's own load_state_dict.
+The PyTorch twin uses torch's own load_state_dict.
 """
 
 import copy
@@ -34,9 +34,9 @@ from jaxformer.training.step import TrainState
 from jaxformer.validation.fields import check_kind, check_size, whole
 
 NOT_HERE = {"amsgrad": False, "maximize": False, "nesterov": False, "dampening": 0}
-"""torch's settings that make_optimizer has not, and what they are where they are off."""
+"""Settings of torch's optimizers that make_optimizer does not have, and their values when off."""
 COUNTED = (optax.ScaleByAdamState, optax.TraceState, optax.ScaleByScheduleState)
-"""The states of optax that hold numbers, in whatever chain they stand."""
+"""States of optax that hold numbers, wherever they stand in a chain."""
 
 
 def from_torch_training(
@@ -49,13 +49,13 @@ def from_torch_training(
     clip_norm: float | None = None,
     step: int | None = None,
 ) -> tuple[optax.GradientTransformation, TrainState]:
-    """The optimizer that goes on as torch's does, and the state of the run: what `train_step` takes.
+    """Return the optimizer that continues torch's, and the state of the run: what `train_step` takes.
 
-    `torch_optimizer` is an SGD, Adam or AdamW; rate, moments and what decays are read from it, and what it has not is frozen.
-    A scheduler and clipping are no part of it: `schedule` gives the factor of the rate at every step, from the first one on,
-    and `clip_norm` is what torch.nn.utils.clip_grad_norm_ was given. `step` is the number of steps taken; Adam knows it, SGD
-    does not. `model` and `family` are as in `from_torch`. InputError for what `make_optimizer` does not do, or for a state
-    that is not complete; ConversionError where the models do not fit.
+    `torch_optimizer` is an SGD, Adam or AdamW; rate, moments and decayed parameters are read from it, and parameters that it
+    does not have are frozen. A scheduler and clipping are no part of it: `schedule` gives the factor of the rate at every step,
+    from the first one on, and `clip_norm` is what torch.nn.utils.clip_grad_norm_ was given. `step` is the number of steps
+    taken; Adam knows it, SGD does not. `model` and `family` are as in `from_torch`. InputError for what `make_optimizer` does
+    not do, or for an incomplete state; ConversionError if the models do not fit.
     """
     rules = TWIN if family is None else find_family(family)
     whole = from_torch(torch_model, model, family)
@@ -75,7 +75,7 @@ def from_torch_training(
 
 
 def _filled(state: PyTree, count: jax.Array, moment: Callable[[str], PyTree]) -> PyTree:
-    """An optimizer's state with torch's moments, by torch's names of them."""
+    """Fill an optimizer's state with torch's moments; `moment` returns them by torch's name."""
 
     def fill(node: Any) -> Any:
         if isinstance(node, optax.ScaleByAdamState):
@@ -88,7 +88,7 @@ def _filled(state: PyTree, count: jax.Array, moment: Callable[[str], PyTree]) ->
 
 
 def _moments(state: PyTree) -> dict[str, PyTree]:
-    """The inverse: those that it has."""
+    """Return the moments that an optimizer's state has, by torch's names: the inverse of _filled."""
     found: dict[str, PyTree] = {}
     for node in jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, COUNTED)):
         if isinstance(node, optax.ScaleByAdamState):
@@ -101,10 +101,10 @@ def _moments(state: PyTree) -> dict[str, PyTree]:
 def to_torch_training(
     state: TrainState, torch_model: Any, torch_optimizer: Any, family: Family | str | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `torch_model.load_state_dict` and `torch_optimizer.load_state_dict` take, to go on in torch.
+    """Return what `torch_model.load_state_dict` and `torch_optimizer.load_state_dict` take, to go on in torch.
 
-    Neither is changed here. The settings of `torch_optimizer` stay its own: make it as for the first step. ConversionError
-    where the models do not fit, InputError where the optimizers do not.
+    Neither object is changed here. `torch_optimizer` keeps its settings: make it as for the first step. ConversionError if the
+    models do not fit, InputError if the optimizers do not.
     """
     check_kind("state", state, TrainState, "the TrainState that training goes on with")
     rules, weights = TWIN if family is None else find_family(family), to_torch(state.model, family, like=torch_model)
@@ -127,22 +127,22 @@ def to_torch_training(
 
 
 class _TorchRun(NamedTuple):
-    """torch's parameters by the names that the rules have for them."""
+    """Parameters of a torch run by their names in the family's rules."""
 
     zeros: Mapping[str, np.ndarray]
-    """In the place of every tensor that the JAX model has."""
+    """Zeros for every tensor that the JAX model has."""
     trained: Mapping[str, Mapping[str, Any]]
-    """Those that the optimizer moves -> their group."""
+    """Optimizer group of each trained parameter."""
     state: Mapping[str, Mapping[str, Any]]
-    """Those -> what the optimizer knows of them; nothing before its first step."""
+    """Optimizer state of each trained parameter; empty before the first step."""
     names: Mapping[int, str]
-    """The parameter's id -> its name."""
+    """Name of each parameter, by its id."""
     leaves: Mapping[str, list[str]]
-    """The JAX model's tensors -> their names in torch."""
+    """Names in torch of each tensor of the JAX model."""
 
     @classmethod
     def read(cls, torch_model: Any, torch_optimizer: Any, model: PyTree, rules: Family) -> "_TorchRun":
-        """InputError where the two models do not train the same."""
+        """Read a torch run; InputError if the two models do not train the same parameters."""
         _name(torch_optimizer)
         if not hasattr(torch_model, "named_parameters"):
             raise InputError(f"torch_model is {type_of(torch_model)}; give the torch.nn.Module that the optimizer trains")
@@ -172,7 +172,7 @@ class _TorchRun(NamedTuple):
         return cls(zeros, trained, state, names, leaves)
 
     def choose(self, chosen: Mapping[str, bool], does: str) -> dict[str, bool]:
-        """Which JAX tensors are; InputError for one that is in parts."""
+        """Return for each JAX tensor True if chosen; InputError if its torch parameters differ in that."""
         found = {leaf: {chosen.get(name, False) for name in names} for leaf, names in self.leaves.items()}
         for leaf, kinds in found.items():
             if len(kinds) > 1:
@@ -181,7 +181,7 @@ class _TorchRun(NamedTuple):
         return {leaf: kinds == {True} for leaf, kinds in found.items()}
 
     def count_steps(self, given: int | None) -> int:
-        """The number of steps taken; InputError where parameters differ in it, or nobody knows."""
+        """Return the number of steps taken; InputError if parameters differ in it, or if it is unknown."""
         begun = {name: own for name, own in self.state.items() if any(value is not None for value in own.values())}
         if missing := [name for name in self.state if begun and name not in begun]:
             raise InputError(
@@ -204,13 +204,13 @@ class _TorchRun(NamedTuple):
         return all("betas" in group for group in self.trained.values())
 
     def moments(self, key: str) -> dict[str, np.ndarray]:
-        """Those of every tensor; zero before the first step, and of what is frozen."""
+        """Moments of every tensor; zero before the first step, and for frozen tensors."""
         found = {name: own[key] for name, own in self.state.items() if own.get(key) is not None}
         return {name: host(found[name]) if name in found else zero for name, zero in self.zeros.items()}
 
 
 def _name(torch_optimizer: Any) -> OptimizerName:
-    """sgd, adam or adamw; InputError for others, and for settings that make_optimizer has not."""
+    """Return sgd, adam or adamw; InputError for others, and for settings that make_optimizer does not have."""
     kind = type(torch_optimizer)
     name = kind.__name__.lower()
     if not kind.__module__.startswith("torch.optim") or name not in get_args(OptimizerName):
@@ -226,7 +226,7 @@ def _name(torch_optimizer: Any) -> OptimizerName:
 
 
 def _config(torch_optimizer: Any, clip_norm: float | None) -> OptimizerConfig:
-    """Its settings; InputError where groups differ in more than what decays."""
+    """Read the optimizer's settings; InputError if groups differ in more than which parameters decay."""
     groups = torch_optimizer.param_groups
 
     def shared(called: str, values: Iterable[Any]) -> Any:

@@ -1,1 +1,1 @@
-"""Refusals: whatever comes from outside is checked before it is used, and refused in one line."""
+"""Validation: everything that comes from outside is checked before use, and refused with a one-line message."""

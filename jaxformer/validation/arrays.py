@@ -1,4 +1,4 @@
-"""Arrays that a JAX model is given: ids, random keys, weights; shapes and types always, values only outside of jit."""
+"""Checks of a JAX model's input arrays: ids, random keys, weights. Shapes and types always; values only outside of jit."""
 
 from typing import Any
 
@@ -16,26 +16,27 @@ Tokens = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
 
 
 def as_array(ids: Any) -> Tokens:
-    """Ids, or a list of them, as a numpy array, whose values can be checked; the tracers of jit are returned as they are."""
+    """Return ids, or a list of ids, as a numpy array, whose values can be checked; tracers of jit are returned unchanged."""
     if isinstance(ids, jax.core.Tracer):
         return ids
     try:
         return np.asarray(ids)
-    except TypeError:  # of torch's bfloat16
+    except TypeError:  # raised for torch's bfloat16
         raise InputError(f"ids are of type {getattr(ids, 'dtype', type(ids).__name__)}; give integers") from None
     except ValueError:
         raise InputError("rows of ids have different lengths; pad them to one, and mask the padding") from None
 
 
 def check_ids(tokens: Any, vocab_size: int, context: int, *, name: str = "tokens") -> Tokens:
-    """Ids `B T` as an array, with their length checked and, outside of jit, their values."""
+    """Return ids `B T` as an array, after checking their length and, outside of jit, their values."""
     tokens = as_array(tokens)
     inputs.check_tokens(tokens, vocab_size, context, name=name)
     return tokens
 
 
 def check_room(cache: Any, n_tokens: int, context: int) -> None:
-    """Outside of jit: InputError where the cache has no room for this many more tokens."""
+    """Raise InputError if the cache lacks free space for this many more tokens; under jit only the type of the cache is
+    checked."""
     if cache is not None:
         inputs.check_is_cache(cache)
     if cache is not None and not isinstance(cache.length, jax.core.Tracer):
@@ -43,11 +44,11 @@ def check_room(cache: Any, n_tokens: int, context: int) -> None:
 
 
 WORDS = (2, 4)
-"""Of an old key: threefry's, and rbg's."""
+"""Number of words of an old-style key: threefry's, and rbg's."""
 
 
 def check_key(name: str, key: Any) -> None:
-    """None, or one PRNG key, new or old in style; a batch of keys, as `split` gives, is none."""
+    """Check that a value is None or one PRNG key, new-style or old-style; a batch of keys, as `split` returns, is refused."""
     if key is None:
         return
     if not is_key(key):
@@ -60,7 +61,7 @@ def check_key(name: str, key: Any) -> None:
 
 
 def check_drawn_from(name: str, key: Any) -> None:
-    """The same, where jax draws from it: an old key has to be of the implementation that jax uses now."""
+    """Check a key from which jax draws: `check_key`, and an old-style key has to be of jax's current implementation."""
     check_key(name, key)
     if key is None or _is_new(key):
         return
@@ -70,9 +71,9 @@ def check_drawn_from(name: str, key: Any) -> None:
 
 
 def is_key(key: Any) -> bool:
-    """Whether it is an array of PRNG keys, or the numbers of one."""
+    """True if a value is an array of PRNG keys, or the words of a key."""
     if not isinstance(key, jax.Array | np.ndarray | np.generic):
-        return False  # nnx.Rngs has a stream of every name, `dtype` too
+        return False  # nnx.Rngs has an attribute of every name, `dtype` too
     return _is_new(key) or key.dtype == jnp.uint32
 
 
@@ -81,7 +82,7 @@ def _is_new(key: Any) -> bool:
 
 
 def check_values(module: Any) -> None:
-    """InputError for a module of `jaxformer.abstract`, which has shapes alone."""
+    """Raise InputError for a module of `jaxformer.abstract`, which has shapes but no values."""
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(module)):
         raise InputError(
             "the model has shapes alone, and nothing to compute with; build it with rngs=nnx.Rngs(0), or fill it with "
@@ -90,7 +91,7 @@ def check_values(module: Any) -> None:
 
 
 def check_not_torch(**arrays: Any) -> None:
-    """InputError for a tensor of torch among masks, biases and positions."""
+    """Raise InputError for torch tensors among masks, biases and positions."""
     for name, array in arrays.items():
         if type(array).__module__.partition(".")[0] == "torch":
             raise InputError(f"{name} is a torch.Tensor; give the JAX model a numpy array: {name}.numpy()")

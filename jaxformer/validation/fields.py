@@ -1,4 +1,4 @@
-"""Single values, checked where they come in: one line names the field, the value found and the value wanted."""
+"""Checks of single values: a one-line message names the field, the value found and the value wanted."""
 
 import difflib
 import errno
@@ -15,18 +15,18 @@ from typing import Any
 from jaxformer.errors import CheckpointError, ConfigError, InputError, type_of
 
 LARGEST_SIZE = 2**31 - 1
-"""Sizes index int32 arrays."""
+"""Largest size: sizes index int32 arrays."""
 LARGEST_SEED = 2**64 - 1
 MOST, LEAST = 3.4e38, 1.2e-38
-"""Numbers are used in float32; positive ones that are smaller may be 0 there."""
+"""Largest and smallest positive numbers: numbers are used in float32, where smaller ones may be 0."""
 MOST_BYTES = 2**27
-"""Of a file that holds neither weights nor texts; a config.json with a table of numbers has 20 million."""
+"""Maximum size of a file that holds neither weights nor texts; a config.json with a table of numbers has 20 million bytes."""
 MOST_DIVISORS = 4096
-"""A refusal lists the divisors up to here."""
+"""Largest divisor that a refusal lists."""
 
 
 def check_size(name: str, value: object, least: int = 1, most: int = LARGEST_SIZE) -> None:
-    """A whole number from `least` to `most`, which fits int32; True and 2.0 are refused."""
+    """Check for an integer from `least` to `most`, by default of int32; True and 2.0 are refused."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise ConfigError(f"{name} = {value!r} is not a whole number; give an integer of at least {least}")
     if not least <= value <= most:
@@ -34,7 +34,7 @@ def check_size(name: str, value: object, least: int = 1, most: int = LARGEST_SIZ
 
 
 def whole(value: Any) -> Any:
-    """An integer of numpy's as Python's; anything else as it is."""
+    """Convert an integer of numpy to Python's int; return anything else unchanged."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
@@ -47,7 +47,7 @@ def check_number(
     most: float | None = None,
     open_below: bool = False,
 ) -> None:
-    """A finite number in [least, below), or in [least, most]; with `open_below`, above least."""
+    """Check for a finite number in [least, below), or in [least, most]; with `open_below`, above least."""
     end = f"{below:g})" if most is None else f"{most:g}]"
     interval = f"{'(' if open_below else '['}{least:g}, {end}"
     if not isinstance(value, int | float) or isinstance(value, bool) or not -MOST < value < MOST:
@@ -62,7 +62,10 @@ def check_number(
 
 
 def check_choice(name: str, value: object, choices: Iterable[str], *, elsewhere: Mapping[str, str] = {}) -> None:
-    """One of a few words; a near miss is answered with the nearest, a name that is used `elsewhere` with the one used here."""
+    """Check that a value is one of `choices`.
+
+    The message suggests the nearest choice, or for a name that is used `elsewhere`, jaxformer's name for it.
+    """
     choices = list(choices)
     if value not in choices:
         near = nearest(value, choices)
@@ -72,32 +75,33 @@ def check_choice(name: str, value: object, choices: Iterable[str], *, elsewhere:
 
 
 def nearest(value: object, choices: Iterable[str]) -> str | None:
-    """The choice that is spelled almost so, capitals aside."""
+    """Return the choice with the most similar spelling, ignoring case; None if none is similar."""
     lowered = {choice.lower(): choice for choice in choices}
     near = difflib.get_close_matches(str(value).lower(), lowered, 1)
     return lowered[near[0]] if near else None
 
 
 def check_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
-    """A value of one of these classes; `wanted` says what to give instead of another."""
+    """Check the type of a value; `wanted` says in the message what to give instead."""
     if not isinstance(value, kind):
         shown = f" = {value!r:.40}" if isinstance(value, str | int | float | None) else ""
         raise InputError(f"{name}{shown} is {type_of(value)}; give {wanted}")
 
 
 def check_function(name: str, value: object, wanted: str) -> None:
-    """Something that can be called."""
+    """Check that a value can be called."""
     if not callable(value):
         raise InputError(f"{name} = {value!r:.40} cannot be called; give {wanted}")
 
 
 def check_seed(seed: object) -> None:
-    """A whole number from 0 on."""
+    """Check for a random seed: an integer from 0 to 2^64 - 1."""
     check_size("seed", seed, least=0, most=LARGEST_SEED)
 
 
 def check_path(name: str, path: Any) -> Path:
-    """A path, or a string, as a path that the system takes; an empty one would be the current folder without a word."""
+    """Return a path or a string as a Path that the system accepts; an empty string, which would be the current folder, is
+    refused."""
     check_kind(name, path, (str, os.PathLike), "a path")
     if path == "":
         raise InputError(f"{name} is empty; give a path")
@@ -111,7 +115,7 @@ def check_path(name: str, path: Any) -> Path:
 
 
 def check_file(path: Path) -> Path:
-    """InputError for a pipe or a device, which may never end; what is not there is left to whoever opens it."""
+    """Raise InputError for a pipe or a device, which may never end; a missing file is left to the caller that opens it."""
     with suppress(OSError):
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -120,7 +124,7 @@ def check_file(path: Path) -> Path:
 
 
 def read_small(path: Path) -> bytes:
-    """A whole file that is never large; CheckpointError where it is, InputError for a pipe or a device."""
+    """Read a whole file that is never large; CheckpointError if it is, InputError for a pipe or a device."""
     if (size := check_file(path).stat().st_size) > MOST_BYTES:
         raise CheckpointError(f"{path} has {size:,} bytes, where {MOST_BYTES:,} are the most: it is damaged; put it back")
     if path.is_dir():
@@ -129,7 +133,7 @@ def read_small(path: Path) -> bytes:
 
 
 def parsed(text: bytes | str) -> Any:
-    """What JSON holds; ValueError says in words of our own what Python does not read."""
+    """Parse JSON; ValueError has a clear message for what Python's parser does not read."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -141,13 +145,13 @@ def parsed(text: bytes | str) -> Any:
 
 
 def check_flag(name: str, value: object) -> None:
-    """True or False, nothing that merely acts like it."""
+    """Check for True or False; other truthy or falsy values are refused."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} = {value!r} is not True or False")
 
 
 def check_divides(part_name: str, part: int, whole_name: str, whole: int) -> None:
-    """`part` divides `whole` without a rest."""
+    """Check that `part` divides `whole`."""
     if whole % part:
         divisors = ", ".join(str(n) for n in range(1, min(whole, MOST_DIVISORS) + 1) if whole % n == 0)
         raise ConfigError(f"{part_name} = {part} does not divide {whole_name} = {whole}; choose one of {divisors}")

@@ -1,4 +1,4 @@
-"""Token ids are checked here, on the host, before an array reaches a device: there, bad ids clamp or wrap without a word.
+"""Checks of inputs on the host: on a device, out-of-range token ids would be clamped or wrapped silently.
 
 Texts are checked before they become ids.
 """
@@ -15,13 +15,13 @@ from jaxformer.validation.fields import check_size, whole
 C = TypeVar("C")
 
 Shape = tuple[int, int, int, int]
-"""Of attention scores: B, N, T, S."""
+"""Shape of attention scores: B, N, T, S."""
 CacheShape = tuple[int, int, int, int]
-"""Layers, sequences, key/value heads and their width."""
+"""Shape of a cache: layers, sequences, key/value heads, head width."""
 
 
 def check_tokens(tokens: Any, vocab_size: int, longest: int, *, name: str = "tokens") -> None:
-    """Ids `B T`: integers, 1 <= T <= longest; where the values are at hand (a numpy array), 0 <= id < vocab_size."""
+    """Check ids `B T`: integers, 1 <= T <= longest, and for a numpy array, whose values are known, 0 <= id < vocab_size."""
     if not np.issubdtype(tokens.dtype, np.integer):
         raise InputError(f"{name}: type {tokens.dtype}; give integer ids")
     if len(tokens.shape) != 2:
@@ -40,13 +40,13 @@ def check_tokens(tokens: Any, vocab_size: int, longest: int, *, name: str = "tok
 
 
 def check_rows(target: int, memory: int) -> None:
-    """Every target has a memory of its own."""
+    """Check that there is one memory for each target."""
     if target != memory:
         raise InputError(f"target has {target} rows and its memory {memory}; give one source to each target")
 
 
 def check_token_types(types: Any, tokens: Any, n_types: int, longest: int) -> None:
-    """None, or for each of the tokens `B T` one of the types that the model has."""
+    """Check token types: None, or one of the model's types for each of the tokens `B T`."""
     if types is None:
         return
     if not n_types:
@@ -59,7 +59,7 @@ def check_token_types(types: Any, tokens: Any, n_types: int, longest: int) -> No
 
 
 def check_cache(found: CacheShape, wanted: CacheShape) -> None:
-    """A cache holds each sequence for every layer: JAX would write a missing layer over the last without a word."""
+    """Check the shape of a cache: JAX would silently write a missing layer over the last one."""
     if found[0] != wanted[0]:
         raise InputError(
             f"the cache is made for {found[0]} layers, the stack has {wanted[0]}; make it from the stack's configuration"
@@ -72,13 +72,14 @@ def check_cache(found: CacheShape, wanted: CacheShape) -> None:
 
 
 def check_is_cache(cache: Any) -> None:
-    """InputError for what `empty_cache` cannot have made."""
+    """Raise InputError for a value that `empty_cache` cannot have returned."""
     if not hasattr(cache, "capacity"):
         raise InputError(f"the cache is {type_of(cache)}; give what empty_cache(model, batch, capacity) returns")
 
 
 def cached_blocks(model: Any) -> BlockConfig:
-    """The blocks that a model's cache is made for, by the model or by its configuration: an encoder-decoder's decoder."""
+    """Return the settings of the blocks that a cache is for, from a model or its configuration; of an encoder-decoder, its
+    decoder's."""
     config = getattr(model, "config", model)
     if not isinstance(config, BlockConfig):
         raise InputError(f"{type_of(model)} has no configuration to make a cache by; give a model, or a configuration")
@@ -86,13 +87,13 @@ def cached_blocks(model: Any) -> BlockConfig:
 
 
 def check_cache_size(batch: int, capacity: int) -> None:
-    """At least one sequence and one token."""
+    """Check the size of a cache: at least one sequence and one token."""
     check_size("batch", whole(batch))
     check_size("capacity", whole(capacity))
 
 
 def check_cache_type(found: Any, wanted: Any) -> None:
-    """A cache of another type would narrow, or widen, what the model computes without a word."""
+    """Check the type of a cache: another type would silently narrow or widen what the model computes."""
     if found != wanted:
         raise InputError(
             f"the cache is of type {found}, the keys and values of type {wanted}; make it with empty_cache(model, ...), "
@@ -101,14 +102,14 @@ def check_cache_type(found: Any, wanted: Any) -> None:
 
 
 def check_memory(memory: Any, d_model: int) -> None:
-    """A source's states `B S D`."""
+    """Check the shape of a memory, the states of a source: `B S D`."""
     shape = getattr(memory, "shape", ())
     if len(shape) != 3 or shape[-1] != d_model:
         raise InputError(f"memory: shape {tuple(shape)}; give what encode returns, (batch, length, {d_model})")
 
 
 def source_widths(d_model: int, cross: bool, kdim: int | None, vdim: int | None) -> tuple[int, int]:
-    """Of what keys and values are made of."""
+    """Return the widths of the sources of keys and values; ConfigError for `kdim` or `vdim` without cross-attention."""
     for name, width in (("kdim", kdim), ("vdim", vdim)):
         if width is not None:
             check_size(name, width)
@@ -118,7 +119,7 @@ def source_widths(d_model: int, cross: bool, kdim: int | None, vdim: int | None)
 
 
 def check_sources(keys: Any, values: Any, widths: tuple[int, int]) -> None:
-    """What keys and values are made of: `B S` of these widths."""
+    """Check the shapes of the sources of keys and values: `B S` and these widths."""
     for name, source, width in zip(("keys", "values"), (keys, values), widths, strict=True):
         if len(source.shape) != 3 or source.shape[-1] != width:
             how = "" if widths[0] == widths[1] else "; keys and values have a source each: memory = (keys, values)"
@@ -131,7 +132,8 @@ def check_sources(keys: Any, values: Any, widths: tuple[int, int]) -> None:
 
 
 def memory_shape(memory: Any) -> tuple[int, int]:
-    """Rows B and length S of a source, or of keys and values, be they a layer's or all layers'."""
+    """Return rows B and length S of a memory: states, a pair (keys, values), or projected keys and values of one or all
+    layers."""
     while isinstance(memory, tuple):
         memory = memory[0]
     if not hasattr(memory, "keys"):
@@ -141,7 +143,7 @@ def memory_shape(memory: Any) -> tuple[int, int]:
 
 
 def check_room(cache: Any, n_tokens: int, context: int) -> None:
-    """A cache whose length is known takes these tokens too."""
+    """Check that a cache of known length can hold this many more tokens, within its capacity and the model's context."""
     if cache is not None:
         check_is_cache(cache)
         held = int(cache.length)
@@ -154,7 +156,8 @@ def check_room(cache: Any, n_tokens: int, context: int) -> None:
 
 
 def check_positions(positions: Any, tokens: tuple[int, int], longest: int) -> None:
-    """None, or integers `T` for all rows of tokens `B T`, as `1 T`, or for each, as `B T`; below `longest` where known."""
+    """Check positions: None, or integers `1 T` for all rows of the tokens, or `B T`; below `longest` if their values are
+    known."""
     if positions is None:
         return
     if not hasattr(positions, "dtype"):
@@ -169,16 +172,17 @@ def check_positions(positions: Any, tokens: tuple[int, int], longest: int) -> No
 
 
 def check_source_mask(mask: Any, memory: tuple[int, ...], n_heads: int) -> None:
-    """One row for all queries: those of the source and those of the target read it. The memory is `B S D`."""
+    """Check a source mask: one row for all queries, because source and target tokens both use it. The memory is `B S D`."""
     check_mask(mask, (memory[0], n_heads, 1, memory[1]), name="source mask")
 
 
 MaskAndBias = tuple[Any, Any]
-"""A mask and a bias, each of which may be None."""
+"""Mask and bias; each may be None."""
 
 
 def check_attended(heads: int, x: Any, cache: Any, own: MaskAndBias, memory: Any, cross: MaskAndBias) -> None:
-    """Who may attend to whom in a block: of x `B T D` on itself or on a cache, and on the memory, if there is one."""
+    """Check masks and biases of a block: those of self-attention of x `B T D`, or of its cache, and those of a memory, if
+    given."""
     batch, queries = x.shape[:2]
     check_scored((batch, heads, queries, queries if cache is None else cache.capacity), *own)
     if memory is not None:
@@ -186,7 +190,8 @@ def check_attended(heads: int, x: Any, cache: Any, own: MaskAndBias, memory: Any
 
 
 def check_place(patterned: bool, windowed: Any, placed: bool, memory: Any) -> None:
-    """A layer of a pattern knows from its stack whether it has the window; rotary positions and windows are of x alone."""
+    """Check the place of a layer: a layer of a layer_pattern has to be told if it has the sliding window, and rotary positions
+    or a window cannot be combined with a memory."""
     if patterned and windowed is None:
         raise InputError("this layer is one of a layer_pattern; call the stack, or give place=Place(windowed=True or False)")
     if placed and memory is not None:
@@ -196,13 +201,13 @@ def check_place(patterned: bool, windowed: Any, placed: bool, memory: Any) -> No
 
 
 def check_scored(shape: Shape, mask: Any, bias: Any, *, name: str = "") -> None:
-    """A mask and a bias for scores of this shape (B, N, T, S)."""
+    """Check a mask and a bias for scores of this shape (B, N, T, S)."""
     check_mask(mask, shape, name=f"{name}mask")
     check_bias(bias, shape, name=f"{name}bias")
 
 
 def check_mask(mask: Any, shape: Shape, *, name: str = "mask") -> None:
-    """None, or booleans of rank 4 where each axis has the size in `shape` (B, N, T, S), or 1."""
+    """Check a mask: None, or booleans of rank 4 with sizes as in `shape` (B, N, T, S), or 1."""
     if mask is None:
         return
     if not hasattr(mask, "dtype"):
@@ -214,7 +219,7 @@ def check_mask(mask: Any, shape: Shape, *, name: str = "mask") -> None:
 
 
 def check_valid(valid: Any) -> None:
-    """Which tokens are no padding: booleans `B S`."""
+    """Check a mask of tokens that are no padding: booleans `B S`."""
     if _kind(valid) != "bool" or len(valid.shape) != 2:
         raise InputError(
             f"valid is {_kind(valid)} of shape {tuple(valid.shape)}; give booleans of shape (batch, length), True = no "
@@ -223,7 +228,7 @@ def check_valid(valid: Any) -> None:
 
 
 def check_bias(bias: Any, shape: Shape, *, name: str = "bias") -> None:
-    """None, or floats of rank 4 where each axis has the size in `shape` (B, N, T, S), or 1."""
+    """Check a bias: None, or floats of rank 4 with sizes as in `shape` (B, N, T, S), or 1."""
     if bias is None:
         return
     if not hasattr(bias, "dtype"):
@@ -245,7 +250,7 @@ def _check_four_axes(array: Any, shape: Shape, name: str, how: str) -> None:
 
 
 def _reshaped(found: tuple[int, ...], shape: Shape) -> str:
-    """How a torch mask of lower rank becomes one of rank 4; those of torch.nn are True where a key is hidden."""
+    """Return a hint how a torch mask of lower rank becomes one of rank 4; torch.nn's masks are True where a key is hidden."""
     batch, heads, queries, keys = shape
     steps = {(queries, keys): "[None, None]", (batch, keys): "[:, None, None]", (batch, queries, keys): "[:, None]"}
     if step := steps.get(found, f".reshape{shape}" if found == (batch * heads, queries, keys) else ""):
@@ -254,7 +259,7 @@ def _reshaped(found: tuple[int, ...], shape: Shape) -> str:
 
 
 def check_text(text: object, *, name: str) -> None:
-    """A string that has a UTF-8 form."""
+    """Check for a string that can be encoded in UTF-8."""
     if not isinstance(text, str):
         raise InputError(f"{name} is {type_of(text)}; give a string")
     try:
@@ -265,13 +270,13 @@ def check_text(text: object, *, name: str) -> None:
 
 
 def check_several(texts: object, *, name: str) -> None:
-    """Several texts: one string would pass for a list of its characters."""
+    """Check for several texts: a single string would pass as a list of its characters."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise InputError(f"{name} is {type_of(texts)}; give a list of strings")
 
 
 def check_config(config: object, kind: type[C], *, name: str = "config") -> C:
-    """A configuration, or ConfigError for one of another kind and for anything else."""
+    """Return a configuration of this kind; ConfigError for one of another kind, and for anything else."""
     if not isinstance(config, kind):
         raise ConfigError(f"{name} is {type_of(config)}; give a {kind.__name__}")
     return config

@@ -10,13 +10,13 @@ from torch_ref.decoding.choose import Step
 from torch_ref.decoding.rules import Ends, constrain, end_tokens
 
 Hypothesis = tuple[list[int], float]
-"""A sequence up to its end, or to the greatest length, and its score."""
+"""Sequence up to its end, or to the greatest length, and its score."""
 
 
 def beam_search(
     step: Step, logits: Tensor, cache: Any, history: list[int], beam: BeamConfig, n_tokens: int, eos: Ends
 ) -> list[Hypothesis]:
-    """The n_best sequences of at most n_tokens, the best first, behind what was read; `logits` `1 V` are of the first token."""
+    """Find the n_best sequences of at most n_tokens, best first, after `history`; `logits` `1 V` are of the first token."""
     running: list[list[int]] = [[]]
     sums = torch.zeros(1, dtype=logits.dtype)
     ended: list[Hypothesis] = []
@@ -46,7 +46,7 @@ def beam_search(
 
 
 def finished(worst: float, best: Tensor, length: int, n_tokens: int, beam: BeamConfig) -> bool:
-    """With as many ended sequences as the beam is wide: whether the best that goes on need not be followed."""
+    """True if, with as many ended sequences as the beam is wide, the best running sequence need not be followed."""
     if beam.early_stopping is True:
         return True
     greatest = beam.early_stopping == "never" and beam.length_penalty > 0

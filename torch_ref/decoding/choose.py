@@ -1,4 +1,4 @@
-"""Choose token after token: the loop, which knows no model, only step(tokens, cache) -> logits, cache."""
+"""Choose tokens one after the other: a loop that knows no model, only step(tokens, cache) -> logits, cache."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from torch_ref.decoding.rules import Ends, constrain, end_tokens, filler
 from torch_ref.decoding.sampling import next_tokens
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
-"""step(tokens, cache) -> logits `B V` of the token after them, and the cache that holds them."""
+"""Function step(tokens, cache) -> logits `B V` of the next token, and the cache with these tokens added."""
 
 
 def choose(
@@ -25,7 +25,7 @@ def choose(
     eos: Ends,
     pad: int | None,
 ) -> Tensor:
-    """`B n_tokens` tokens behind what each row has read; the padding token behind a row's end."""
+    """Choose `B n_tokens` tokens after each row's history; the padding token after a row's end."""
     tokens = torch.full((len(logits), n_tokens), filler(eos, pad))
     ended = torch.zeros(len(logits), dtype=torch.bool)
     seen = torch.zeros(logits.shape, dtype=torch.bool)

@@ -1,6 +1,6 @@
-"""How a GPT continues a prompt: token after token, or by the likeliest sequences that a beam finds.
+"""Text generation with a GPT: token by token, or by beam search.
 
-What is given is checked in jaxformer alone: the twin is its measure.
+Arguments are checked in jaxformer only; this twin is its reference.
 """
 
 import torch
@@ -28,7 +28,7 @@ def generate(
     valid: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """`B P` ids -> the `B n_tokens` ids that follow; only the last `context` tokens are seen."""
+    """Continue `B P` ids by `B n_tokens` ids; only the last `context` tokens are seen."""
     config = model.config
     context = config.context
     valid = torch.ones(prompt.shape, dtype=torch.bool) if valid is None else valid
@@ -69,7 +69,7 @@ def generate_beam(
     eos: Ends = None,
     valid: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each prompt, the likeliest continuations that a beam finds."""
+    """Find the likeliest continuations of each prompt by beam search."""
     found = []
     for row, text in enumerate(prompt):
         text = (text if valid is None else text[valid[row]])[-model.config.context :]

@@ -1,4 +1,4 @@
-"""One token from its logits."""
+"""Sampling of one token from its logits."""
 
 import torch
 from torch import Tensor
@@ -6,16 +6,16 @@ from torch import Tensor
 from jaxformer.config.settings import SamplingConfig
 
 GREEDY = SamplingConfig(temperature=0.0)
-"""The likeliest token, always."""
+"""Greedy decoding: always the likeliest token."""
 
 
 def penalise(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Tokens seen before made less likely: positive logits divided, negative ones multiplied by the penalty."""
+    """Make tokens seen before less likely: divide positive logits by the penalty, and multiply negative ones by it."""
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """-inf for all but the k likeliest, and those as likely as the k-th; k = 0 keeps all."""
+    """Set to -inf all but the k likeliest tokens and those as likely as the k-th; k = 0 keeps all."""
     if k == 0:
         return logits
     least = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
@@ -23,7 +23,7 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """-inf for all but the smallest set of likeliest tokens whose probabilities reach p; always at least one."""
+    """Set to -inf all but the smallest set of likeliest tokens whose probabilities reach p; keeps at least one."""
     if p >= 1:
         return logits
     ranked = logits.sort(descending=True).values
@@ -35,13 +35,13 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:
-    """-inf for tokens of less than p times the likeliest one's probability."""
+    """Set to -inf tokens of less than p times the likeliest token's probability."""
     least = logits.amax(-1, keepdim=True) + torch.tensor(p, dtype=logits.dtype).log()
     return logits.masked_fill(logits < least, -torch.inf)
 
 
 def next_tokens(logits: Tensor, seen: Tensor, generator: torch.Generator | None, sampling: SamplingConfig) -> Tensor:
-    """A sample from softmax(logits / temperature) among the tokens that every rule keeps; the argmax at temperature 0."""
+    """Sample from softmax(logits / temperature) among the tokens that every rule keeps; at temperature 0 take the argmax."""
     logits = penalise(logits, seen, sampling.repetition_penalty)
     if sampling.temperature == 0:
         return logits.argmax(-1)

@@ -1,6 +1,6 @@
-"""From a source to a target: an encoder-decoder's tokens, chosen one by one or searched for by a beam.
+"""Translation with an encoder-decoder: target tokens are chosen one by one, or by beam search.
 
-What is given is checked in jaxformer alone: the twin is its measure.
+Arguments are checked in jaxformer only; this twin is its reference.
 """
 
 import torch
@@ -19,7 +19,7 @@ from torch_ref.nn.masks import padding_mask
 def read(
     model: EncoderDecoder, source: Tensor, valid: Tensor | None, start: int, n_tokens: int
 ) -> tuple[Step, Tensor, KVCache | None]:
-    """A step, the first token's logits, and the cache; a step may have more rows than the source, where that has one."""
+    """Return a step, the first token's logits, and the cache; for a single source, a step may have more rows."""
     if valid is not None:
         order = torch.argsort(valid.logical_not().long(), dim=1, stable=True)
         source, valid = source.gather(1, order), valid.gather(1, order)
@@ -50,7 +50,7 @@ def translate(
     valid: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """`B S` source ids -> `B n_tokens` target ids behind `start`; the padding token behind an end."""
+    """Translate `B S` source ids to `B n_tokens` target ids after `start`; the padding token after an end."""
     step, logits, cache = read(model, source, valid, start, n_tokens)
     return choose(step, logits, cache, [[start]] * len(source), n_tokens, generator, sampling, eos, pad)
 
@@ -66,7 +66,7 @@ def translate_beam(
     eos: Ends,
     valid: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each source, the likeliest targets that a beam finds."""
+    """Find the likeliest targets of each source by beam search."""
     found = []
     for row in range(len(source)):
         real = None if valid is None else valid[row : row + 1]

@@ -1,4 +1,4 @@
-"""A model by its configuration."""
+"""Build a model from its configuration."""
 
 import torch
 
@@ -12,7 +12,7 @@ Model = GPT | Encoder | EncoderDecoder
 
 
 def build(config: ModelConfig, *, generator: torch.Generator | None = None) -> Model:
-    """The initialised model of that configuration, whichever class it is of."""
+    """Build and initialise the model of that configuration, of whichever class."""
     match config:
         case GPTConfig():
             return GPT(config, generator=generator)

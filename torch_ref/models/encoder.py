@@ -1,4 +1,4 @@
-"""An encoder: every token sees all others (Devlin et al. 2019)."""
+"""Encoder: every token sees all others (Devlin et al. 2019)."""
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch_ref.nn.stack import Stack
 
 
 class Encoder(nn.Module):
-    """`states = model(tokens)`; in training mode dropout is on; `pool` makes one vector of a sequence."""
+    """`states = model(tokens)`; in training mode dropout is on; `pool` makes one vector per sequence."""
 
     def __init__(self, config: EncoderConfig, *, generator: torch.Generator | None = None):
         super().__init__()
@@ -33,12 +33,12 @@ class Encoder(nn.Module):
         token_types: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The state of every token of `B T` ids."""
+        """Return the state of every token of `B T` ids."""
         x = self._embed(tokens, mask, token_types, positions)
         return self.norm(self.stack(x, mask, bias=bias, positions=positions))
 
     def pool(self, states: Tensor) -> Tensor:
-        """tanh of a linear layer on the first token's state."""
+        """Apply a linear layer and tanh to the first token's state."""
         if self.pooler is None:
             raise InputError("this encoder has no pooler; build it with pooler = True")
         return torch.tanh(self.pooler(states[:, 0]))
@@ -52,7 +52,7 @@ class Encoder(nn.Module):
         token_types: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The attention weights of every layer, for plotting: `L B N T T`."""
+        """Return the attention weights of every layer, for plotting: `L B N T T`."""
         x = self._embed(tokens, mask, token_types, positions)
         return self.stack.weights(x, mask, bias=bias, positions=positions).own
 
@@ -65,7 +65,7 @@ class Encoder(nn.Module):
         token_types: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
+        """Return the embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
         x = self._embed(tokens, mask, token_types, positions)
         states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
         return torch.cat([states[:-1], self.norm(states[-1:])])

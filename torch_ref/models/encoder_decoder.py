@@ -1,4 +1,4 @@
-"""Sequence to sequence: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017, section 3)."""
+"""Encoder-decoder: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017, section 3)."""
 
 from typing import NamedTuple, cast
 
@@ -28,23 +28,23 @@ from torch_ref.nn.stack import Stack
 
 
 class AttentionMaps(NamedTuple):
-    """The attention weights of every layer, for plotting."""
+    """Attention weights of every layer, for plotting."""
 
     encoder: Tensor
-    """Of the source on itself: `L B N S S`."""
+    """Self-attention of the source: `L B N S S`."""
     decoder: Tensor
-    """Of the target on itself: `M B N T T`."""
+    """Self-attention of the target: `M B N T T`."""
     cross: Tensor
-    """Of the target on the source: `M B N T S`."""
+    """Cross-attention of the target on the source: `M B N T S`."""
 
 
 class HiddenStates(NamedTuple):
-    """The embedded tokens and the output of every layer, one more than layers; the last is normed, as in transformers."""
+    """Embedded tokens and output of every layer, one more than layers; the last is normed, as in transformers."""
 
     encoder: Tensor
-    """Of the source: `_ B S D`."""
+    """States of the source: `_ B S D`."""
     decoder: Tensor
-    """Of the target: `_ B T D`."""
+    """States of the target: `_ B T D`."""
 
 
 class EncoderDecoder(nn.Module):
@@ -73,19 +73,19 @@ class EncoderDecoder(nn.Module):
         target_bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the next target token at every place of `B T` ids, behind a source of `B S` ids."""
+        """Return the logits of the next target token at every position of `B T` ids, given a source of `B S` ids."""
         memory = self.encode(source, mask=source_mask, bias=source_bias)
         check_source_mask(source_mask, memory.shape, self.config.n_heads)
         masks = {"mask": target_mask, "memory_mask": source_mask}
         return self.decode(target, memory, **masks, bias=target_bias, memory_bias=memory_bias)
 
     def encode(self, source: Tensor, *, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-        """The memory: the state of every source token."""
+        """Return the memory: the state of every source token."""
         x = self._embed_source(source, mask, bias)
         return self.encoder_norm(self.encoder(x, mask, bias=bias))
 
     def remember(self, memory: Tensor) -> KeysValues:
-        """The memory as every decoder layer's keys and values, for whoever decodes token by token."""
+        """Compute every decoder layer's keys and values of the memory, for decoding token by token."""
         return self.decoder.remember(memory)
 
     def decode(
@@ -98,7 +98,7 @@ class EncoderDecoder(nn.Module):
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the next token at every place of the target."""
+        """Return the logits of the next token at every position of the target."""
         masks = {"mask": mask, "memory_mask": memory_mask}
         return self.extend(target, None, memory, **masks, bias=bias, memory_bias=memory_bias)[0]
 
@@ -113,7 +113,7 @@ class EncoderDecoder(nn.Module):
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
-        """Logits of these tokens, which come after the cached ones, and the cache with these tokens added."""
+        """Return the logits of these tokens, which follow the cached ones, and the cache with these tokens added."""
         masks, biases = {"mask": mask, "memory_mask": memory_mask}, {"bias": bias, "memory_bias": memory_bias}
         x, cache = self.last_hidden_state(target, cache, memory, **masks, **biases)
         return self.read_out(x), cache
@@ -129,7 +129,7 @@ class EncoderDecoder(nn.Module):
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
-        """The normed output of the decoder, before the read-out."""
+        """Return the normed output of the decoder, before the read-out."""
         x, mask = self._embed_target(target, cache, memory, (mask, bias), (memory_mask, memory_bias))
         biases = {"bias": bias, "memory_bias": memory_bias}
         x, cache = self.decoder.extend(x, cache, mask, memory, memory_mask, **biases)
@@ -150,7 +150,7 @@ class EncoderDecoder(nn.Module):
         target_bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
     ) -> AttentionMaps:
-        """The attention weights of every layer of both stacks."""
+        """Return the attention weights of every layer of both stacks."""
         memory = self.encode(source, mask=source_mask, bias=source_bias)
         check_source_mask(source_mask, memory.shape, self.config.n_heads)
         x = self._embed_source(source, source_mask, source_bias)
@@ -171,7 +171,7 @@ class EncoderDecoder(nn.Module):
         target_bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
     ) -> HiddenStates:
-        """The hidden states of every layer of both stacks."""
+        """Return the hidden states of every layer of both stacks."""
         x = self._embed_source(source, source_mask, source_bias)
         states = self.encoder.hidden_states(x, source_mask, bias=source_bias)
         encoder = torch.cat([states[:-1], self.encoder_norm(states[-1:])])
@@ -193,7 +193,7 @@ class EncoderDecoder(nn.Module):
     def _embed_target(
         self, target: Tensor, cache: KVCache | None, memory: Memory, own: MaskAndBias, cross: MaskAndBias
     ) -> tuple[Tensor, Tensor | None]:
-        """The embedded target, and who may attend to whom in it."""
+        """Return the embedded target, and its mask: `mask` combined with the causal mask."""
         config = self.config
         check_tokens(target.numpy(), config.vocab_size, config.context, name="target")
         batch, n_tokens = target.shape

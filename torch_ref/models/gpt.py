@@ -1,4 +1,4 @@
-"""A decoder-only language model (Radford et al. 2019)."""
+"""Decoder-only language model (Radford et al. 2019)."""
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class GPT(nn.Module):
         bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the next token at every place of `B T` ids."""
+        """Return the logits of the next token at every position of `B T` ids."""
         return self.extend(tokens, None, mask=mask, bias=bias, positions=positions)[0]
 
     def extend(
@@ -46,7 +46,7 @@ class GPT(nn.Module):
         bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
-        """Logits of these tokens, which come after the cached ones, and the cache with these tokens added."""
+        """Return the logits of these tokens, which follow the cached ones, and the cache with these tokens added."""
         x, cache = self.last_hidden_state(tokens, cache, mask=mask, bias=bias, positions=positions)
         return self.read_out(x), cache
 
@@ -59,7 +59,7 @@ class GPT(nn.Module):
         bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
-        """The normed output of the stack, before the read-out."""
+        """Return the normed output of the stack, before the read-out."""
         x, mask = self._embed(tokens, cache, mask, positions)
         x, cache = self.stack.extend(x, cache, mask=mask, bias=bias, positions=positions)
         return self.norm(x), cache
@@ -76,7 +76,7 @@ class GPT(nn.Module):
         bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The attention weights of every layer, for plotting: `L B N T T`."""
+        """Return the attention weights of every layer, for plotting: `L B N T T`."""
         x, mask = self._embed(tokens, None, mask, positions)
         return self.stack.weights(x, mask, bias=bias, positions=positions).own
 
@@ -88,7 +88,7 @@ class GPT(nn.Module):
         bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
+        """Return the embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
         x, mask = self._embed(tokens, None, mask, positions)
         states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
         return torch.cat([states[:-1], self.norm(states[-1:])])
@@ -96,7 +96,7 @@ class GPT(nn.Module):
     def _embed(
         self, tokens: Tensor, cache: KVCache | None, mask: Tensor | None, positions: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The embedded tokens, and who may attend to whom."""
+        """Return the embedded tokens, and their mask: `mask` combined with the causal mask."""
         check_tokens(tokens.numpy(), self.config.vocab_size, self.config.context)
         batch, n_tokens = tokens.shape
         check_room(cache, n_tokens, self.config.context)

@@ -1,4 +1,4 @@
-"""How a model's tensors are drawn when it is built, from the same table of initialisers as the JAX one."""
+"""Draw a model's tensors when it is built, from the same table of initialisers as jaxformer's."""
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ LEAVES = {nn.Linear: "kernel", Head: "kernel", Embedding: "table", RelativeBias:
 
 
 def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Every parameter under its name in the initialiser table; a kernel is seen as (in, out)."""
+    """Return every parameter with its name in the initialiser table; a kernel is viewed as (in, out)."""
     found = []
     for path, module in model.named_modules():
         for leaf, tensor in module.named_parameters(recurse=False):
@@ -24,7 +24,7 @@ def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator | None) -> None:
-    """Draw every tensor of a model under construction; without a generator, from torch's own."""
+    """Draw every tensor of a model under construction; without a generator, from torch's default one."""
     tensors = named_tensors(model)
     table = initialisers(config, {name: tuple(tensor.shape) for name, tensor in tensors})
     for name, tensor in tensors:
@@ -32,7 +32,7 @@ def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator
 
 
 def draw_(tensor: Tensor, initialiser: Initialiser, generator: torch.Generator | None) -> None:
-    """Fill in place."""
+    """Fill a tensor in place."""
     match initialiser.kind:
         case "normal":
             tensor.normal_(0, initialiser.value, generator=generator)

@@ -1,1 +1,1 @@
-"""Every part of a transformer. Where PyTorch has the function, PyTorch's own is used: it is the reference."""
+"""Parts of a transformer. PyTorch's own function is used wherever there is one: it is the reference."""

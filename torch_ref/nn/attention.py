@@ -14,11 +14,11 @@ from torch_ref.nn.norms import ScaledNorm
 from torch_ref.nn.rotary import make_rotary, rotate
 
 KEEP_ALL = nn.Dropout(0.0)
-"""No dropout."""
+"""Dropout at rate 0."""
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the keys that may be attended to; a row without any gives zeros, and finite gradients."""
+    """Softmax over the unmasked keys; a row whose keys are all masked gives zeros, and finite gradients."""
     if mask is None:
         return scores.softmax(-1)
     alive = mask.any(-1, keepdim=True)
@@ -26,7 +26,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class Sinks(nn.Module):
-    """A learned logit a head that joins the softmax over the keys, and whose weight is dropped."""
+    """Attention sinks: a learned logit per head that joins the softmax over the keys; its own weight is dropped."""
 
     def __init__(self, heads: int):
         super().__init__()
@@ -40,23 +40,23 @@ class Sinks(nn.Module):
 
 
 class Scoring(NamedTuple):
-    """What is done with the products of queries and keys."""
+    """Options of the attention scores."""
 
     scale: float | None = None
-    """Times them; None: H^-0.5."""
+    """Factor of the products of queries and keys; None: H^-0.5."""
     softcap: float | None = None
-    """Scores s become softcap * tanh(s / softcap), before bias and mask."""
+    """Soft cap: scores s become softcap * tanh(s / softcap), before bias and mask."""
     sinks: Sinks | None = None
 
 
 USUAL_SCORING = Scoring()
-"""Nothing but the usual scale."""
+"""Default scoring: the scale H^-0.5, no soft cap, no sinks."""
 
 
 def attention_weights(
     q: Tensor, k: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, scoring: Scoring = USUAL_SCORING
 ) -> Tensor:
-    """softmax(q k^T / sqrt(H) + bias), `B N T S`; consecutive groups of N / K heads share one key head.
+    """softmax(q k^T / sqrt(H) + bias), `B N T S`; each group of N / K consecutive heads shares a key head.
 
     A key with a bias of -inf is masked.
     """
@@ -73,7 +73,7 @@ def attention_weights(
 
 
 def weighted_values(weights: Tensor, v: Tensor) -> Tensor:
-    """The values, averaged by the attention weights: `B T N H`."""
+    """Average the values by the attention weights: `B T N H`."""
     v = v.repeat_interleave(weights.shape[1] // v.shape[2], dim=2)
     return (weights @ v.transpose(1, 2)).transpose(1, 2)
 
@@ -87,41 +87,41 @@ def attention(
     dropout: nn.Module = KEEP_ALL,
     scoring: Scoring = USUAL_SCORING,
 ) -> Tensor:
-    """What each query gathers from the values, `B T N H`; in training mode, `dropout` drops attention weights."""
+    """Attend to the values: their average by the attention weights, `B T N H`; in training mode, `dropout` drops weights."""
     return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring)), v)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Head after head along the last axis: `B T NH` -> `B T N H`."""
+    """Split the last axis into heads: `B T NH` -> `B T N H`."""
     return x.unflatten(-1, (heads, -1))
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """The inverse of split_heads."""
+    """Inverse of split_heads."""
     return x.flatten(-2)
 
 
 Source = Tensor | tuple[Tensor, Tensor]
-"""States that keys and values are made of, or those of the keys and those of the values."""
+"""States from which keys and values are projected: one array for both, or a pair, for keys and for values."""
 Memory = Source | KeysValues
-"""A source, or what was computed from it before."""
+"""Source of keys and values, or the keys and values already computed from a source."""
 
 
 class Place(NamedTuple):
-    """Where tokens and layer stand, for rotary positions and windows."""
+    """Positions of the tokens and kind of the layer, for rotary positions and sliding windows."""
 
     positions: Tensor | None = None
-    """Of the tokens, `#B T`; None: 0, 1, 2, ..., behind those in the cache."""
+    """Positions of the tokens, `#B T`; None: 0, 1, 2, ..., counted on from the cached tokens."""
     windowed: bool | None = None
-    """Whether this layer has the window; None where there is no layer pattern."""
+    """True if this layer has the sliding window; None without a layer pattern."""
 
 
 IN_ORDER = Place()
-"""Tokens that follow each other, in a layer like all others."""
+"""Default place: consecutive tokens, no layer pattern."""
 
 
 class AttentionInputs(NamedTuple):
-    """What attention reads."""
+    """Queries, keys and values of all heads, and the mask."""
 
     q: Tensor
     k: Tensor
@@ -130,9 +130,9 @@ class AttentionInputs(NamedTuple):
 
 
 class MultiHeadAttention(nn.Module):
-    """Project to heads, attend, project back. Keys and values come from x itself, or from a memory.
+    """Multi-head attention: project to heads, attend, project back. Keys and values come from x itself, or from a memory.
 
-    `kdim` and `vdim` are the widths of what keys and values are made of, as in torch.nn.MultiheadAttention. None: d_model.
+    `kdim` and `vdim` are the widths of the sources of keys and values, as in torch.nn.MultiheadAttention. None: d_model.
     """
 
     def __init__(self, config: BlockConfig, *, cross: bool = False, kdim: int | None = None, vdim: int | None = None):
@@ -156,7 +156,7 @@ class MultiHeadAttention(nn.Module):
         self.window, self.patterned = None if cross else config.window, config.layer_pattern is not None and not cross
 
     def project(self, x: Tensor, memory: Memory | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries of x; keys and values of the memory, or of x."""
+        """Return the queries of x, and the keys and values of the memory or, without a memory, of x."""
         if self.fused:
             if memory is not None:
                 raise ConfigError("projections = 'fused' attends to x alone; build with cross=True to attend to a memory")
@@ -167,7 +167,7 @@ class MultiHeadAttention(nn.Module):
         return self._normed(self.query_norm, split_heads(self.query(x), self.heads)), *read.unfolded()
 
     def keys_values(self, source: Source) -> KeysValues:
-        """What queries find in the source."""
+        """Project the source to keys and values."""
         keys, values = source if isinstance(source, tuple) else (source, source)
         check_sources(keys, values, (self.kdim, self.vdim))
         keys, values = split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads)
@@ -182,7 +182,7 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         place: Place = IN_ORDER,
     ) -> Tensor:
-        """The attention weights, for plotting."""
+        """Return the attention weights, for plotting."""
         read, _ = self._attended(x, None, memory, mask, place)
         return attention_weights(read.q, read.k, read.mask, bias, self._scoring())
 
@@ -195,7 +195,7 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         place: Place = IN_ORDER,
     ) -> Tensor:
-        """Of the keys that `mask` (`B N|1 T S`, True = may attend) allows; `bias` of that shape is added to the scores."""
+        """Attend to keys that `mask` (`B N|1 T S`, True = may attend) allows; `bias` of that shape is added to the scores."""
         return self.extend(x, None, memory, mask, bias=bias, place=place)[0]
 
     def extend(
@@ -208,7 +208,7 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         place: Place = IN_ORDER,
     ) -> tuple[Tensor, LayerCache | None]:
-        """The output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
+        """Return the output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
         read, cache = self._attended(x, cache, memory, mask, place)
         y = merge_heads(attention(*read, bias, self.dropout, self._scoring()))
         return (y if self.out is None else self.out(y)), cache
@@ -216,7 +216,7 @@ class MultiHeadAttention(nn.Module):
     def _attended(
         self, x: Tensor, cache: LayerCache | None, memory: Memory | None, mask: Tensor | None, place: Place
     ) -> tuple[AttentionInputs, LayerCache | None]:
-        """Queries and keys in their places, with the cached ones; the mask has the window in it."""
+        """Return rotated queries and keys, preceded by the cached ones, and the mask with the sliding window in it."""
         check_place(self.patterned, place.windowed, self.rotary is not None or self.window is not None, memory)
         q, k, v = self.project(x, memory)
         start, windowed = 0 if cache is None else cache.length, place.windowed
@@ -240,12 +240,12 @@ class MultiHeadAttention(nn.Module):
 
 
 def head_norm(config: BlockConfig) -> ScaledNorm:
-    """RMSNorm over the width of a head."""
+    """Build the norm of queries or keys: RMSNorm over the width of a head."""
     return ScaledNorm("rms", config.head_width, config.norm_epsilon, unit_offset=config.norm_unit_offset)
 
 
 def split_qkv(qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """All queries, then all keys, then all values, as torch and GPT-2 pack them."""
+    """Split a fused projection: all queries, then all keys, then all values, as torch and GPT-2 pack them."""
     width = qkv.shape[-1] // (heads + 2 * kv_heads)
     q, k, v = qkv.split([heads * width, kv_heads * width, kv_heads * width], dim=-1)
     return q, k, v

@@ -1,4 +1,6 @@
-"""One transformer block: attention, cross-attention where there is a memory, feed-forward, each with a residual and a norm."""
+"""Transformer block: attention, cross-attention if there is a memory, and feed-forward, each with residual connection
+and norm.
+"""
 
 from typing import NamedTuple
 
@@ -13,18 +15,18 @@ from torch_ref.nn.norms import make_norm
 
 
 class AttentionWeights(NamedTuple):
-    """The attention weights of a block, for plotting; those of a stack have a leading layer axis."""
+    """Attention weights of a block, for plotting; those of a stack have a leading layer axis."""
 
     own: Tensor
-    """Of each token on the tokens beside it."""
+    """Self-attention: weights of each token on the tokens of its own sequence."""
     cross: Tensor | None
-    """Of each token on the memory; None without cross-attention."""
+    """Cross-attention: weights of each token on the memory; None without cross-attention."""
 
 
 class Block(nn.Module):
     """Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x))). Sandwich: x + dropout(output_norm(f(norm(x)))).
 
-    With `parallel_residual`, the feed-forward layer reads the x that attention reads.
+    With `parallel_residual`, attention and the feed-forward layer read the same x.
     """
 
     def __init__(self, config: BlockConfig, *, cross: bool = False):
@@ -53,7 +55,7 @@ class Block(nn.Module):
         memory_bias: Tensor | None = None,
         place: Place = IN_ORDER,
     ) -> Tensor:
-        """Masks (`B N|1 T S`, True = may attend) hide keys; biases of that shape are added to the scores."""
+        """Apply the block. Masks (`B N|1 T S`, True = may attend) hide keys; biases of that shape are added to the scores."""
         return self.extend(x, None, mask, memory, memory_mask, bias=bias, memory_bias=memory_bias, place=place)[0]
 
     def extend(
@@ -68,7 +70,7 @@ class Block(nn.Module):
         memory_bias: Tensor | None = None,
         place: Place = IN_ORDER,
     ) -> tuple[Tensor, LayerCache | None]:
-        """The output for x after the cached tokens, and the cache with x added."""
+        """Return the output for x after the cached tokens, and the cache with x added."""
         check_attended(self.attention.heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         given = x
         x, cache = self._attend(x, cache, mask, bias, place)
@@ -93,7 +95,7 @@ class Block(nn.Module):
         memory_bias: Tensor | None = None,
         place: Place = IN_ORDER,
     ) -> AttentionWeights:
-        """The attention weights for x."""
+        """Return the attention weights for x."""
         check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
         own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias, place=place)
         if self.cross_attention is None:

@@ -1,7 +1,7 @@
-"""Keys and values of the tokens already seen: allocated once, written in place, never resized.
+"""KV cache: keys and values of the tokens already seen, allocated once, written in place, never resized.
 
-Keys and values are `B*K S H`: the heads of a sequence side by side, and what a head holds in one piece, as the products of
-attention read it. Every layer has buffers of its own.
+Keys and values are `B*K S H`: the heads of a sequence are consecutive rows and the keys of a head are contiguous, the layout in
+which attention's products read them. Every layer has its own buffers.
 """
 
 from dataclasses import dataclass, replace
@@ -15,32 +15,32 @@ from jaxformer.validation.inputs import CacheShape, cached_blocks, check_cache_s
 
 
 def fold_heads(x: Tensor) -> Tensor:
-    """The heads of each sequence side by side: `B S K H` -> `B*K S H`."""
+    """Fold the heads into the batch axis, `B S K H` -> `B*K S H`; the heads of a sequence are consecutive rows."""
     return x.transpose(1, 2).flatten(0, 1)
 
 
 def unfold_heads(x: Tensor, heads: int) -> Tensor:
-    """The inverse of fold_heads."""
+    """Inverse of fold_heads."""
     return x.unflatten(0, (-1, heads)).transpose(1, 2)
 
 
 @dataclass(frozen=True)
 class KeysValues:
-    """What cross-attention reads, computed once for a whole generation; those of a stack are tuples, a tensor a layer."""
+    """Keys and values of a layer or stack, in a cache or, computed once per generation, for cross-attention."""
 
     keys: Any
-    """B*K S H; of a stack, a tuple of them."""
+    """Keys, `B*K S H`; for a stack, a tuple with a tensor per layer."""
     values: Any
-    """The same."""
+    """Values, in the same layout as the keys."""
     heads: int
-    """K"""
+    """Number of key/value heads, K."""
 
     def unfolded(self) -> tuple[Tensor, Tensor]:
-        """A layer's keys and values, `B S K H`."""
+        """Return a layer's keys and values, `B S K H`."""
         return unfold_heads(self.keys, self.heads), unfold_heads(self.values, self.heads)
 
     def take(self, rows: Tensor) -> "KeysValues":
-        """The sequences of these rows, in this order; a row may be taken more than once."""
+        """Select the sequences of these rows, in this order; a row may be taken more than once."""
 
         def pick(store: Tensor) -> Tensor:
             return store.unflatten(0, (-1, self.heads))[rows].flatten(0, 1)
@@ -50,22 +50,22 @@ class KeysValues:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """What one layer holds of the tokens already seen."""
+    """Cached keys and values of one layer."""
 
     held: KeysValues
     length: int
-    """Tokens held."""
+    """Number of tokens held."""
 
     @property
     def capacity(self) -> int:
-        """Tokens that fit, S."""
+        """Number of tokens that fit, S."""
         return self.held.keys.shape[-2]
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, "LayerCache"]:
-        """Write B T K H after the cached tokens; all keys and values `B S K H`, and the cache that holds them.
+        """Write `B T K H` after the cached tokens; return all keys and values, `B S K H`, and the cache.
 
-        The tensors are written in place, so a cache that was continued cannot be continued again. Beyond the capacity torch
-        raises RuntimeError. InputError for keys of another type.
+        The tensors are written in place, so that a cache can be continued only once. Beyond the capacity torch raises
+        RuntimeError. InputError for keys of another dtype.
         """
         held = self.held
         check_cache_type(held.keys.dtype, keys.dtype)
@@ -77,38 +77,38 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class KVCache:
-    """State that goes in and comes out."""
+    """KV cache of a model; `extend` takes a cache and returns the next one."""
 
     layers: KeysValues
-    """Of each layer, `B*K S H`."""
+    """Keys and values of each layer, `B*K S H`."""
     length: int
-    """Tokens held."""
+    """Number of tokens held."""
 
     @property
     def capacity(self) -> int:
-        """Tokens that fit, S."""
+        """Number of tokens that fit, S."""
         return self.layers.keys[0].shape[1]
 
     @property
     def shape(self) -> CacheShape:
-        """Layers, sequences, key/value heads and their width."""
+        """Number of layers, sequences and key/value heads, and the width of a head."""
         rows, _, width = self.layers.keys[0].shape
         return len(self.layers.keys), rows // self.layers.heads, self.layers.heads, width
 
     def advance(self, layers: KeysValues, n_tokens: int) -> "KVCache":
-        """Once every layer has written its n tokens: they count as held."""
+        """Return the cache with `layers`, to each of which n tokens have been appended."""
         return replace(self, layers=layers, length=self.length + n_tokens)
 
     def take(self, rows: Tensor) -> "KVCache":
-        """The sequences of these rows, in this order; a row may be taken more than once."""
+        """Select the sequences of these rows, in this order; a row may be taken more than once."""
         return replace(self, layers=self.layers.take(rows))
 
 
 def empty_cache(model: nn.Module | BlockConfig, batch: int, capacity: int, dtype: torch.dtype | None = None) -> KVCache:
-    """A cache for `batch` sequences of up to `capacity` tokens of a model with a `config`, and of the model's type.
+    """Allocate a cache for `batch` sequences of up to `capacity` tokens, in the model's dtype unless another is given.
 
-    A configuration stands for a model in float32, in which models are initialised. The cache of an encoder-decoder is its
-    decoder's.
+    `model` has a `config`, or is a configuration, which stands for a model in float32, in which models are initialised. The
+    cache of an encoder-decoder is its decoder's.
     """
     blocks = cached_blocks(model)
     check_cache_size(batch, capacity)

@@ -12,22 +12,22 @@ from torch_ref.nn.positions import position_table
 
 
 class Embedding(nn.Embedding):
-    """A table of V vectors; an id without a row raises IndexError, and looking up `padding_idx` gives its row no gradient."""
+    """Table of V vectors; an id without a row raises IndexError, and looking up `padding_idx` gives its row no gradient."""
 
     def encode(self, ids: Tensor) -> Tensor:
-        """The rows of these ids."""
+        """Look up the rows of these ids."""
         return self(ids)
 
     def decode(self, x: Tensor) -> Tensor:
-        """Logits: the product with every row."""
+        """Return logits: the product of x with every row."""
         return x @ self.weight.T
 
 
 class InputEmbedding(nn.Module):
-    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])); the norm is there with `embedding_norm` only, and a
-    linear layer to d_model behind it with an `embedding_width`.
+    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])).
 
-    With no vocab_size it has no token embedding of its own: a call is given the one it shares.
+    The norm is there with `embedding_norm` only; with an `embedding_width`, a linear layer to d_model comes last. Without a
+    vocab_size there is no token embedding: each call is given a shared one.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int | None, token_types: int = 0):
@@ -46,7 +46,7 @@ class InputEmbedding(nn.Module):
     def forward(
         self, ids: Tensor, positions: Tensor, *, token: Embedding | None = None, token_types: Tensor | None = None
     ) -> Tensor:
-        """Vectors of these ids at these positions; without token types, all are of type 0."""
+        """Return the vectors of these ids at these positions; without token types, all are of type 0."""
         x = (self.token if token is None else token).encode(ids) * self.scale
         positions = positions + self.offset
         if self.position is not None:

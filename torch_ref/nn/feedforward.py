@@ -22,11 +22,11 @@ ACTIVATIONS = {
     "silu": F.silu,
     "tanh": torch.tanh,
 }
-"""Every activation by the name that a configuration has for it."""
+"""Activations by their names in configurations."""
 
 
 class FeedForward(nn.Module):
-    """down(activation(up(x))), or gated down(activation(gate(x)) * up(x)); dropout inside."""
+    """down(activation(up(x))), or gated down(activation(gate(x)) * up(x)), with dropout before `down`."""
 
     def __init__(self, config: BlockConfig):
         super().__init__()

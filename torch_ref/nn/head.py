@@ -1,4 +1,4 @@
-"""Vectors -> logits."""
+"""Output head: vectors -> logits."""
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +9,9 @@ from torch_ref.nn.embeddings import Embedding
 
 
 class Head(nn.Module):
-    """scale * x @ weight.T + bias, soft-capped where asked; a tied head has no weight and takes the token embedding's table
-    (Press and Wolf 2017)."""
+    """scale * x @ weight.T + bias, optionally soft-capped; a tied head has no weight and uses the token embedding's table
+    (Press and Wolf 2017).
+    """
 
     def __init__(self, config: GPTConfig | EncoderDecoderConfig):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Who may attend to whom: boolean, True = may attend, of rank 4, `B N|1 T S` with 1 where an axis is shared."""
+"""Attention masks: boolean, True = may attend, of rank 4, `B N|1 T S` with 1 where an axis is shared."""
 
 import functools
 
@@ -9,7 +9,7 @@ from jaxformer.validation.inputs import check_valid
 
 
 def causal_mask(queries: int, keys: int | None = None, offset: int = 0) -> Tensor:
-    """Query t stands at position t + offset and sees the keys up to it: `1 1 T S`.
+    """Causal mask: query t, at position t + offset, sees the keys up to that position: `1 1 T S`.
 
     causal_mask(3)        causal_mask(2, 4, offset=1)
     1 . .                 1 1 . .
@@ -22,7 +22,7 @@ def causal_mask(queries: int, keys: int | None = None, offset: int = 0) -> Tenso
 
 
 def window_mask(queries: int, keys: int, window: int, offset: int = 0) -> Tensor:
-    """Query t stands at index t + offset and sees the keys less than `window` tokens away, on both sides: `1 1 T S`.
+    """Sliding window: query t, at index t + offset, sees the keys less than `window` tokens away, on both sides: `1 1 T S`.
 
     window_mask(4, 4, 2)        causal_mask(4) & window_mask(4, 4, 2)
     1 1 . .                     1 . . .
@@ -35,7 +35,7 @@ def window_mask(queries: int, keys: int, window: int, offset: int = 0) -> Tensor
 
 
 def padding_mask(valid: Tensor) -> Tensor:
-    """Every query sees the keys that are no padding: `B S` -> `B 1 1 S`.
+    """Padding mask: every query sees the keys that are not padding: `B S` -> `B 1 1 S`.
 
     padding_mask([[True, True, False]])
     1 1 .
@@ -45,7 +45,7 @@ def padding_mask(valid: Tensor) -> Tensor:
 
 
 def lengths_to_valid(lengths: Tensor, size: int) -> Tensor:
-    """Which of `size` places hold a token when row b holds lengths[b] of them, from the left: `B S`.
+    """True for the first lengths[b] of the `size` places in row b, which hold its tokens: `B S`.
 
     lengths_to_valid([1, 3], 3)
     1 . .
@@ -55,7 +55,7 @@ def lengths_to_valid(lengths: Tensor, size: int) -> Tensor:
 
 
 def ids_to_valid(ids: Tensor, pad: int) -> Tensor:
-    """Which ids are no padding: `B S`.
+    """True for each id that is not padding: `B S`.
 
     ids_to_valid([[5, 0, 6], [0, 7, 8]], pad=0)
     1 . 1
@@ -65,7 +65,7 @@ def ids_to_valid(ids: Tensor, pad: int) -> Tensor:
 
 
 def combine(*masks: Tensor | None) -> Tensor | None:
-    """What every mask allows; None allows everything.
+    """Combine masks: the result allows what every mask allows; None allows everything.
 
     combine(causal_mask(3), padding_mask([[False, True, True]]))
     . . .

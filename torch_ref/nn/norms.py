@@ -13,7 +13,7 @@ def layer_norm(x: Tensor, epsilon: float) -> Tensor:
 
 
 def std_norm(x: Tensor, epsilon: float) -> Tensor:
-    """(x - mean) / (std + epsilon) with the unbiased deviation."""
+    """(x - mean) / (std + epsilon) with the unbiased standard deviation."""
     centered = x - x.mean(-1, keepdim=True)
     return centered / (x.std(-1, keepdim=True, correction=min(1, x.shape[-1] - 1)) + epsilon)
 
@@ -27,7 +27,7 @@ FUNCTIONS = {"layer": layer_norm, "std": std_norm, "rms": rms_norm}
 
 
 class ScaledNorm(nn.Module):
-    """weight * normalised(x) + bias; RMSNorm has no bias, and the others can be without. With `unit_offset` 1 + weight."""
+    """weight * normalised(x) + bias; with `unit_offset`, the gain is 1 + weight. RMSNorm has no bias; others may have one."""
 
     def __init__(self, kind: Norm, width: int, epsilon: float, bias: bool = True, unit_offset: bool = False):
         super().__init__()
@@ -43,7 +43,7 @@ class ScaledNorm(nn.Module):
 
 
 def make_norm(kind: Norm, config: BlockConfig, width: int | None = None) -> nn.Module:
-    """The norm of that kind over d_model, or over another width."""
+    """Build the norm of that kind over d_model, or over another width."""
     if kind == "none":
         return nn.Identity()
     width = config.d_model if width is None else width

@@ -1,4 +1,4 @@
-"""Where a token stands, as numbers."""
+"""Fixed tables of positions."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def sinusoid(n_positions: int, d_model: int) -> Tensor:
 
 
 def sinusoid_blocks(n_positions: int, d_model: int) -> Tensor:
-    """The same numbers with all sines before all cosines (Marian's and fairseq's order)."""
+    """Sinusoid table with all sines before all cosines (Marian's and fairseq's order)."""
     table = sinusoid(n_positions, d_model)
     return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
@@ -29,7 +29,7 @@ TABLES = {"sinusoid": sinusoid, "sinusoid_blocks": sinusoid_blocks}
 
 
 def position_table(positions: str | FixedTable, n_positions: int, d_model: int) -> Tensor:
-    """The first rows of the table that is given, or those of the formula of that name: float64."""
+    """Return the first rows of the given table, or of the table of that name, in float64."""
     if isinstance(positions, FixedTable):
         return torch.tensor(positions.array[:n_positions])
     return TABLES[positions](n_positions, d_model)

@@ -1,4 +1,4 @@
-"""What is added to attention's scores by the distance of key and query: `1 N T S`, one for all layers of a stack."""
+"""Relative position bias, added to the scores by the distance of key and query: `1 N T S`, one for all layers of a stack."""
 
 import math
 
@@ -9,8 +9,10 @@ from jaxformer.config.blocks import BlockConfig
 
 
 def bucket(distance: Tensor, buckets: int, farthest: int, *, both_sides: bool) -> Tensor:
-    """T5's bucket of each distance key - query: the nearest have one each, farther ones share by the logarithm (in float32, as
-    transformers has it), and `farthest` and beyond share the last. With `both_sides`, keys behind the query have half of them.
+    """Return T5's bucket of each distance, key - query.
+
+    Near distances have a bucket each, farther ones share buckets by their logarithm (in float32, as in transformers), and
+    `farthest` and beyond share the last bucket. With `both_sides`, half of the buckets are for keys after the query.
     """
     later = torch.zeros_like(distance)
     if both_sides:
@@ -25,14 +27,16 @@ def bucket(distance: Tensor, buckets: int, farthest: int, *, both_sides: bool) -
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """2^(-8i / n) for i = 1 ... n where the heads are a power of two. Else those of the next one, every second first."""
+    """ALiBi's slopes: 2^(-8i / n) for i = 1 ... n if the number of heads n is a power of two. Otherwise the slopes of the next
+    power of two, every second one first.
+    """
     power = 1 << (heads - 1).bit_length()
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64) / power)
     return (slopes if power == heads else torch.cat([slopes[1::2], slopes[::2]]))[:heads]
 
 
 class RelativeBias(nn.Module):
-    """T5's learned bias for buckets of distances, or ALiBi's, -slope * distance, which owns nothing."""
+    """T5's learned bias per bucket of distances, or ALiBi's bias, -slope * distance, which has no weights."""
 
     def __init__(self, config: BlockConfig, *, causal: bool):
         super().__init__()
@@ -42,7 +46,7 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(self.buckets, self.heads)) if learned else None
 
     def forward(self, queries: int, keys: int, start: int, dtype: torch.dtype) -> Tensor:
-        """For queries at start, start + 1, ... and keys at 0, 1, ..."""
+        """Return the bias for queries at start, start + 1, ... and keys at 0, 1, ..."""
         distance = torch.arange(keys)[None, :] - (torch.arange(queries) + start)[:, None]
         if self.weight is None:
             return -(alibi_slopes(self.heads).to(dtype)[:, None, None] * distance.abs().to(dtype))[None]

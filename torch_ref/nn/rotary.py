@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021): pairs of units of queries and keys are rotated by angles that grow with the position."""
+"""Rotary positions (RoPE, Su et al. 2021): pairs of units of queries and keys are rotated by angles that grow with position."""
 
 import math
 from dataclasses import dataclass
@@ -10,23 +10,25 @@ from torch import Tensor
 from jaxformer.config.blocks import BlockConfig
 
 Pairs = tuple[float, ...]
-"""A number for each pair of units."""
+"""Number for each pair of units."""
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """The angles a token, in float64, of layers that see all and of those with a window."""
+    """Rotary settings, in float64. Of each pair, the first is for layers with full attention, the second for a sliding
+    window.
+    """
 
     interleaved: bool
-    """Which units pair: 2i and 2i + 1, or i and i + R / 2."""
+    """True if units 2i and 2i + 1 are a pair; False if units i and i + R / 2 are."""
     angles: tuple[Pairs, Pairs]
-    """Radians a token."""
+    """Radians per token of each pair of units."""
     amplitudes: tuple[float, float]
-    """Times what is rotated."""
+    """Factors of the rotated units."""
 
 
 def make_rotary(config: BlockConfig) -> Rotary | None:
-    """What a configuration asks for; its numbers are computed once, in float64, and rounded once, by whoever uses them."""
+    """Build the rotary settings of a configuration: computed once, in float64, and rounded once, where they are used."""
     if config.rotary == "none":
         return None
     dim = config.head_width if config.rotary_dim is None else config.rotary_dim
@@ -39,22 +41,22 @@ def make_rotary(config: BlockConfig) -> Rotary | None:
 
 
 def base_angles(dim: int, base: float) -> Tensor:
-    """base^(-2i / dim): the first pair turns by one radian a token, the last by almost 1 / base."""
+    """base^(-2i / dim): the first pair turns by one radian per token, the last by almost 1 / base."""
     return 1.0 / base ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)
 
 
 def unscaled(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
-    """As they are."""
+    """Return the angles unchanged."""
     return angles, 1.0
 
 
 def linear(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
-    """All angles by the factor, as if positions were (Chen et al. 2023)."""
+    """Divide all angles by the factor, as if positions were divided by it (linear scaling, Chen et al. 2023)."""
     return angles / cast(float, config.rotary_factor), 1.0
 
 
 def llama3(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
-    """Short waves stay, long ones are scaled, with a passage by how often a wave fits the original context (Llama 3.1)."""
+    """Keep short waves and scale long ones, with a transition by how often a wave fits the original context (Llama 3.1)."""
     low, high = cast(float, config.rotary_low_frequency_factor), cast(float, config.rotary_high_frequency_factor)
     fits = cast(int, config.rotary_original_context) * angles / (2 * math.pi)
     kept = ((fits - low) / (high - low)).clamp(0, 1)
@@ -62,18 +64,18 @@ def llama3(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
 
 
 def yarn(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
-    """A ramp over the pairs, and a larger amplitude (Peng et al. 2023, sections 3.2 and 3.4)."""
+    """Scale the angles along a ramp over the pairs, and raise the amplitude (YaRN, Peng et al. 2023, sections 3.2 and 3.4)."""
     n, factor = len(angles), cast(float, config.rotary_factor)
 
     def pair_that_turns(times: float) -> float:
-        """In the original context."""
+        """Return the index, a fraction, of the pair that turns this many times in the original context."""
         return n * math.log(cast(int, config.rotary_original_context) / (2 * math.pi * times)) / math.log(config.rotary_base)
 
     first, last = pair_that_turns(config.rotary_beta_fast), pair_that_turns(config.rotary_beta_slow)
     if config.rotary_truncate:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, 2 * n - 1)
-    width = last - first if last != first else 0.001  # as transformers has it
+    width = last - first if last != first else 0.001  # as in transformers
     scaled = ((torch.arange(n, dtype=torch.float64) - first) / width).clamp(0, 1)
     amplitude = config.rotary_attention_factor
     if amplitude is None:
@@ -85,14 +87,14 @@ SCALINGS = {"none": unscaled, "linear": linear, "llama3": llama3, "yarn": yarn}
 
 
 def waves(rotary: Rotary, positions: Tensor, windowed: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every pair's angle at these positions: `#B T 1 R/2`."""
+    """Return the cosine and sine of every pair's angle at these positions: `#B T 1 R/2`."""
     angles = positions.to(dtype)[..., None, None] * torch.tensor(rotary.angles[windowed], dtype=dtype)
     amplitude = rotary.amplitudes[windowed]
     return angles.cos() * amplitude, angles.sin() * amplitude
 
 
 def rotate(x: Tensor, rotary: Rotary, positions: Tensor, windowed: bool = False) -> Tensor:
-    """Each pair (a, b) of the first R units as (a cos - b sin, b cos + a sin), in float32 or wider; the other units stay."""
+    """Rotate each pair (a, b) of the first R units to (a cos - b sin, b cos + a sin), in float32 or wider; other units stay."""
     cos, sin = waves(rotary, positions, windowed, torch.promote_types(x.dtype, torch.float32))
     n = 2 * cos.shape[-1]
     turned, rest = x[..., :n].to(cos.dtype), x[..., n:]

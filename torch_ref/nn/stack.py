@@ -1,4 +1,4 @@
-"""L blocks in a row."""
+"""Stack of L blocks."""
 
 from typing import cast
 
@@ -14,9 +14,9 @@ from torch_ref.nn.relative_bias import RelativeBias
 
 
 class Stack(nn.Module):
-    """`stack[i]` is layer i.
+    """Stack of blocks; `stack[i]` is layer i.
 
-    With `causal`, its masks will hide what comes later: T5's relative bias then has buckets for the past alone.
+    With `causal`, its masks will hide later tokens: T5's relative bias then has buckets for the past alone.
     """
 
     def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
@@ -43,7 +43,7 @@ class Stack(nn.Module):
         memory_bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Masks (`B N|1 T S`, True = may attend) hide keys from every layer; biases of that shape are added to the scores."""
+        """Apply every layer. Masks (`B N|1 T S`, True = may attend) hide keys; biases of that shape are added to the scores."""
         more = {"bias": bias, "memory_bias": memory_bias, "positions": positions}
         return self.extend(x, None, mask, memory, memory_mask, **more)[0]
 
@@ -59,9 +59,10 @@ class Stack(nn.Module):
         memory_bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
-        """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them.
+        """Apply every layer; return the output and the cache with x in it.
 
-        Positions are those of rotary positions; None: 0, 1, 2, ..., behind those in the cache.
+        `memory` is the states of a source, or the result of `remember`. `positions` are rotary positions; None: 0, 1, 2, ...,
+        counted on from the cached tokens.
         """
         if cache is not None:
             check_cache(cache.shape, (len(self), x.shape[0], *self.held))
@@ -74,7 +75,7 @@ class Stack(nn.Module):
         return x, None if cache is None else cache.advance(cache.layers, n_tokens)
 
     def remember(self, memory: Source) -> KeysValues:
-        """Every layer's keys and values of a memory, which stay the same from token to token."""
+        """Compute every layer's keys and values of a memory, which stay the same from token to token."""
         attentions = [cast(MultiHeadAttention, self[i].cross_attention) for i in range(len(self))]
         found = [attention.keys_values(memory) for attention in attentions]
         keys, values = zip(*((each.keys, each.values) for each in found), strict=True)
@@ -91,7 +92,7 @@ class Stack(nn.Module):
         memory_bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> AttentionWeights:
-        """The attention weights of every layer."""
+        """Return the attention weights of every layer."""
         found, bias = [], self._biased(x, None, bias)
         for i in range(len(self)):
             more = {"bias": bias, "memory_bias": memory_bias, "place": self._place(i, positions)}
@@ -111,7 +112,7 @@ class Stack(nn.Module):
         memory_bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """x and the output of every layer, L + 1 in all: `_ B T D`."""
+        """Return x and the output of every layer, L + 1 in all: `_ B T D`."""
         found, bias = [x], self._biased(x, None, bias)
         for i in range(len(self)):
             more = {"bias": bias, "memory_bias": memory_bias, "place": self._place(i, positions)}
@@ -119,7 +120,7 @@ class Stack(nn.Module):
         return torch.stack(found)
 
     def _biased(self, x: Tensor, cache: KVCache | None, bias: Tensor | None) -> Tensor | None:
-        """The bias with the relative one in it."""
+        """Return the bias with the relative bias added."""
         if self.relative_bias is None:
             return bias
         start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)

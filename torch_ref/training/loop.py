@@ -1,4 +1,4 @@
-"""A short training loop over batches that are drawn."""
+"""Short training loop over randomly drawn batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from torch_ref.training.step import Loss, train_step
 
 
 def draw_windows(ids: Tensor, batch: int, context: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """`batch` windows at random places, and the same windows one token later: both `B T`."""
+    """Draw `batch` windows at random positions; return them, and the same windows one token later: both `B T`."""
     starts = torch.randint(len(ids) - context, (batch, 1), generator=generator)
     windows = ids[starts + torch.arange(context + 1)]
     return windows[:, :-1], windows[:, 1:]
@@ -35,7 +35,7 @@ def fit(
     scheduler: LambdaLR,
     clip_norm: float | None,
 ) -> float:
-    """Train in place, with dropout; the mean loss over these steps."""
+    """Train in place, with dropout; return the mean loss over these steps."""
     model.train()
     total = torch.zeros(())
     for _ in range(steps):

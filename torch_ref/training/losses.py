@@ -16,7 +16,7 @@ def cross_entropy(
     smoothing: float = 0.0,
     spread: Spread = "all",
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss, and what a mean divides by: the number of targets, or the sum of their class weights."""
+    """Return the summed loss and the divisor of a mean: the number of targets, or the sum of their class weights."""
     logits, targets = logits.flatten(0, -2), targets.flatten()
     kept = targets != ignore_index
     normaliser = kept.sum().to(logits.dtype) if class_weights is None else class_weights[targets[kept]].sum()
@@ -37,7 +37,7 @@ def kl_divergence(
     smoothing: float = 0.0,
     spread: Spread = "others_but_padding",
 ) -> tuple[Tensor, Tensor]:
-    """The summed Kullback-Leibler divergence of the model from the smoothed targets, and the number of targets."""
+    """Return the summed Kullback-Leibler divergence of the model from the smoothed targets, and the number of targets."""
     logits, targets = logits.flatten(0, -2), targets.flatten()
     kept = targets != ignore_index
     wanted = smoothed(targets[kept], logits.shape[-1], smoothing, spread, ignore_index)
@@ -45,8 +45,9 @@ def kl_divergence(
 
 
 def smoothed(targets: Tensor, classes: int, smoothing: float, spread: Spread, padding: int) -> Tensor:
-    """The wanted distribution of each target: 1 - smoothing on it, the rest spread over all, over the others, or over the
-    others but padding."""
+    """Wanted distribution of each target: 1 - smoothing on its class, the rest spread over all classes, the others, or the
+    others but padding.
+    """
     share = smoothing / (classes - LEFT_OUT[spread])
     wanted = torch.full((len(targets), classes), share, dtype=torch.float64)
     if spread == "others_but_padding":
@@ -55,5 +56,5 @@ def smoothed(targets: Tensor, classes: int, smoothing: float, spread: Spread, pa
 
 
 def mean(total: Tensor, normaliser: Tensor) -> Tensor:
-    """total / normaliser; 0 where there was nothing to count."""
+    """total / normaliser; 0 if there was nothing to count."""
     return total / torch.where(normaliser == 0, torch.ones_like(normaliser), normaliser)

@@ -1,4 +1,4 @@
-"""torch.optim with its schedule, and clipping."""
+"""torch.optim with its schedule, and gradient clipping."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,15 +14,16 @@ from jaxformer.validation.inputs import check_config
 from torch_ref.training.schedules import Schedule, make_schedule
 
 Which = Callable[[str, tuple[int, ...]], bool]
-"""which(name, shape): whether a parameter is one of them."""
+"""Function which(name, shape): True if a parameter is selected."""
 
 
 def make_optimizer(
     model: nn.Module, optimizer: OptimizerConfig, schedule: ScheduleConfig | Schedule, *, decayed: Which | None = None
 ) -> tuple[Optimizer, LambdaLR]:
-    """SGD, Adam or AdamW, and the scheduler that is stepped after it.
+    """Build SGD, Adam or AdamW, and the scheduler that is stepped after it.
 
-    `decayed` says which parameters decay, where `optimizer.decay` cannot. Those without `requires_grad` stay as they are.
+    `decayed` selects the parameters that decay, where `optimizer.decay` cannot. Those without `requires_grad` stay as they
+    are.
     """
     check_config(optimizer, OptimizerConfig, name="optimizer")
     groups = decay_groups(model, optimizer, decayed or DECAYED[optimizer.decayed])
@@ -37,7 +38,7 @@ def clip_(model: nn.Module, max_norm: float | None) -> None:
 
 
 def decay_groups(model: nn.Module, config: OptimizerConfig, decayed: Which) -> list[dict[str, Any]]:
-    """The parameters that decay, and the others."""
+    """Split the parameters into those that decay and the others."""
     groups = {True: {"params": [], "weight_decay": config.weight_decay}, False: {"params": [], "weight_decay": 0.0}}
     for name, parameter in model.named_parameters():
         groups[bool(decayed(name, tuple(parameter.shape)))]["params"].append(parameter)
@@ -45,7 +46,7 @@ def decay_groups(model: nn.Module, config: OptimizerConfig, decayed: Which) -> l
 
 
 def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """Two axes or more; a bias by head has two as well, and is none."""
+    """True for a parameter of two axes or more that is not a bias: a bias per head has two axes as well."""
     return len(shape) >= 2 and name.rpartition(".")[2] != "bias"
 
 

@@ -1,4 +1,4 @@
-"""What an encoder-decoder loses on pairs of a source and a target, `<s> tokens </s>` with padding behind."""
+"""Loss of an encoder-decoder on pairs of a source and a target, `<s> tokens </s>`, padded at the right."""
 
 import torch
 from torch import Tensor
@@ -9,11 +9,11 @@ from torch_ref.nn.masks import ids_to_valid, padding_mask
 from torch_ref.training.losses import cross_entropy
 
 Pairs = tuple[Tensor, Tensor]
-"""A source `B S` and a target `B U`."""
+"""Source `B S` and target `B U`."""
 
 
 def last_hidden_state(model: EncoderDecoder, batch: Pairs, *, pad: int) -> tuple[Tensor, Tensor]:
-    """The states that every target token but the first is read out of, and these tokens."""
+    """Return the decoder states that predict every target token but the first, and these tokens."""
     source, target = batch
     mask = padding_mask(ids_to_valid(source, pad))
     memory = model.encode(source, mask=mask)
@@ -24,14 +24,14 @@ def last_hidden_state(model: EncoderDecoder, batch: Pairs, *, pad: int) -> tuple
 def pair_loss(
     model: EncoderDecoder, batch: Pairs, *, pad: int, smoothing: float = 0.0, spread: Spread = "others_but_padding"
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the target: its sum and its count, padding left out."""
+    """Cross-entropy of the target, without padding: its sum and its count."""
     states, targets = last_hidden_state(model, batch, pad=pad)
     return cross_entropy(model.read_out(states), targets, ignore_index=pad, smoothing=smoothing, spread=spread)
 
 
 @torch.no_grad()
 def pair_sums(model: EncoderDecoder, batch: Pairs, *, pad: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Without smoothing: the summed loss, how many tokens are the likeliest ones, and how many there are."""
+    """Return the summed loss without smoothing, the number of targets that were likeliest, and the number of all."""
     states, targets = last_hidden_state(model, batch, pad=pad)
     logits = model.read_out(states)
     total, _ = cross_entropy(logits, targets, ignore_index=pad)

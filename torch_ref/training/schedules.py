@@ -10,7 +10,7 @@ Schedule = Callable[[int], float]
 
 
 def make_schedule(config: ScheduleConfig | Schedule) -> Schedule:
-    """The factor of the learning rate for step 0, 1, 2, ...; a function of the step is one already."""
+    """Return the factor of the learning rate for step 0, 1, 2, ...; a function of the step is returned as it is."""
     if isinstance(config, ScheduleConfig):
         return SCHEDULES[config.name](config)
     check_function("schedule", config, "a ScheduleConfig, or a function of the step")
@@ -18,7 +18,7 @@ def make_schedule(config: ScheduleConfig | Schedule) -> Schedule:
 
 
 def constant(config: ScheduleConfig) -> Schedule:
-    """Always 1."""
+    """Constant factor 1."""
     return lambda step: 1.0
 
 
@@ -48,7 +48,7 @@ def inverse_root(config: ScheduleConfig) -> Schedule:
 
 
 def warmup_cosine(config: ScheduleConfig) -> Schedule:
-    """(step + 1) / (warmup + 1) up to the peak, then a half cosine to the floor, and there it stays."""
+    """(step + 1) / (warmup + 1) up to the peak, then a half cosine to the floor, where it stays."""
 
     def factor(step: int) -> float:
         if step < config.warmup:

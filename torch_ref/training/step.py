@@ -14,7 +14,7 @@ from torch_ref.training.losses import mean
 from torch_ref.training.optimizers import clip_
 
 Loss = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
-"""loss(model, batch) -> (total, normaliser)."""
+"""Function loss(model, batch) -> (total, normaliser)."""
 
 
 def train_step(
@@ -27,10 +27,10 @@ def train_step(
     clip_norm: float | None = None,
     parts: int = 1,
 ) -> Tensor:
-    """One step down the gradient of the mean loss; the loss before it.
+    """Take one step down the gradient of the mean loss; return the loss before it.
 
-    Where the loss or the gradient's norm is not finite, the step is skipped: weights and moments stay as they are.
-    The rows of a batch may be worked off in several `parts`, for less memory: the mean is over the whole batch all the same.
+    If the loss or the gradient's norm is not finite, the step is skipped: weights and moments stay as they are. The rows of a
+    batch may be processed in several `parts`, for less memory: the mean is still over the whole batch.
     """
     optimizer.zero_grad(set_to_none=True)
     value = (whole_gradient_ if parts == 1 else partial(gradient_in_parts_, parts=parts))(loss, model, batch)
@@ -43,14 +43,14 @@ def train_step(
 
 
 def whole_gradient_(loss: Loss, model: nn.Module, batch: Any) -> Tensor:
-    """The mean loss of a batch; its gradient is left on the parameters."""
+    """Return the mean loss of a batch, and leave its gradient on the parameters."""
     value = mean(*loss(model, batch))
     value.backward()
     return value.detach()
 
 
 def gradient_in_parts_(loss: Loss, model: nn.Module, batch: Any, *, parts: int) -> Tensor:
-    """The same, part after part: sums are added up and divided once, so that every target counts alike."""
+    """Return the mean loss, part by part, and leave its gradient: sums are divided once, so that all targets count alike."""
     total, count = torch.zeros(()), torch.zeros(())
     for part in zip(*(leaf.chunk(parts) for leaf in batch), strict=True):
         part_total, part_count = loss(model, part)
@@ -64,7 +64,7 @@ def gradient_in_parts_(loss: Loss, model: nn.Module, batch: Any, *, parts: int) 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Iterable[Any], *, loss: Loss) -> float:
-    """The mean loss over all batches, without dropout."""
+    """Return the mean loss over all batches, without dropout."""
     training = model.training
     model.eval()
     total = count = 0.0

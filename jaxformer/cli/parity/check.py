@@ -1,4 +1,4 @@
-"""`jaxformer parity check`: a JAX model against what `parity dump` recorded. It needs no torch."""
+"""`jaxformer parity check`: compare a JAX model with what `parity dump` recorded, without torch."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`jaxformer parity compare`: both models in one environment."""
+"""`jaxformer parity compare`: compare two models in one environment."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,9 @@ class Compare(InputFlags, JudgeFlags, ReportFlags):
     tuple: the model and a function that calls it on the inputs. Exit code 0: equal, 1: different, 2: could not compare."""
 
     torch: TorchName
-    """The torch side."""
+    """The torch model."""
     jax: JaxName
-    """The JAX side."""
+    """The JAX model."""
     training: str | None = None
     """package.module:name of a `TrainingSpec`: train copies of both, step by step."""
     generate: str | None = None

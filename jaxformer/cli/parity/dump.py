@@ -1,4 +1,4 @@
-"""`jaxformer parity dump`: the torch side alone, for `parity check` in another environment."""
+"""`jaxformer parity dump`: record the torch side, for `parity check` in another environment."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,11 @@ class Dump(InputFlags):
     folder: tyro.conf.Positional[Path]
     """The folder to write."""
     tier: Tier = "B"
-    """A: float64 alone. B: float32 too. C: bfloat16 too."""
+    """A: float64 only. B: float32 too. C: bfloat16 too."""
 
 
 def main(arguments: list[str]) -> int:
-    """Record, save, and print the command that comes next."""
+    """Record, save, and print the next command."""
     flags = parse(Dump, arguments, prog="jaxformer parity dump")
     model, call_torch = model_and_call(flags.torch)
     from jaxformer.parity.compare import dump

@@ -1,4 +1,4 @@
-"""`jaxformer parity explain`: a report that was saved before."""
+"""`jaxformer parity explain`: show a saved report."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from jaxformer.validation.fields import read_small
 
 @dataclass(frozen=True, kw_only=True)
 class Explain(ReportFlags):
-    """Print a report that was saved before, or write it in another format. The exit code is that of the comparison."""
+    """Print a saved report, or write it in another format. The exit code is that of the comparison."""
 
     report: tyro.conf.Positional[Path]
     """The JSON file."""

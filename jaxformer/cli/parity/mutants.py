@@ -1,4 +1,4 @@
-"""`jaxformer parity mutants`: known bugs, planted one after another in our own models; the comparison has to find each."""
+"""`jaxformer parity mutants`: plant known bugs in jaxformer's own models, one by one; the comparison has to find each."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,9 @@ from jaxformer.runtime.environment import check_jax
 
 @dataclass(frozen=True, kw_only=True)
 class Mutants(CacheFlag):
-    """Plant every known bug in the JAX side of our own models, and count those that the comparison finds. It takes minutes.
-    Exit code 0: all were found."""
+    """Plant every known bug in the JAX side of jaxformer's own models, and count those that the comparison finds. It takes
+    minutes. Exit code 0: all were found.
+    """
 
 
 def main(arguments: list[str]) -> int:

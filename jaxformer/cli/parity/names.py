@@ -1,4 +1,4 @@
-"""What `package.module:name` names: a function of the user's own, the model or the inputs that it returns."""
+"""Load the user's objects named as `package.module:name`: functions, and the models or inputs that they return."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ from jaxformer.errors import InputError, JaxformerError, first_line, message_of
 
 
 def load(name: str) -> Any:
-    """The object of that name; modules in the current folder are found too."""
+    """Load the object with this name; modules in the current folder are found too."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise InputError(f"{name!r} names no function; give it as package.module:function")
@@ -28,7 +28,7 @@ def load(name: str) -> Any:
 
 @contextmanager
 def no_exit(name: str) -> Iterator[None]:
-    """Code of the user's that ends the process ends it with a word, and never as if both sides were equal."""
+    """Context manager: user code that exits the process raises InputError, so that no exit code 0 passes for equality."""
     try:
         yield
     except SystemExit as error:
@@ -40,14 +40,14 @@ def no_exit(name: str) -> Iterator[None]:
 
 
 def call(name: str) -> Any:
-    """What the function of that name returns; InputError says where it failed."""
+    """Call the function with this name, and return its result; InputError says where it failed."""
     with blamed(name):
         return load(name)()
 
 
 @contextmanager
 def blamed(name: str) -> Iterator[None]:
-    """Any error of the user's code becomes an InputError that says where."""
+    """Context manager: any error of user code becomes an InputError that says where it occurred."""
     try:
         with no_exit(name):
             yield
@@ -61,7 +61,7 @@ def blamed(name: str) -> Iterator[None]:
 
 
 def model_and_call(name: str) -> tuple[Any, Callable[..., Any]]:
-    """The model that the function returns, and how it is called on the inputs."""
+    """Return the model that the function returns, and the function that calls it on the inputs."""
     from jaxformer.parity.trace.reference import apply
 
     found = call(name)

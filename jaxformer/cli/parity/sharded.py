@@ -1,4 +1,4 @@
-"""`jaxformer parity sharded`: one train step on a mesh against the same step on one device."""
+"""`jaxformer parity sharded`: compare one train step on a mesh with the same step on one device."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from jaxformer.errors import InputError
 from jaxformer.runtime.compilation_cache import CacheFlag, use_cache
 
 MOST_DEVICES = 64
-"""Of one process. With a thousand simulated ones, XLA gives up waiting for them."""
+"""Maximum number of devices of one process. With a thousand simulated ones, XLA gives up waiting for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Sharded(CacheFlag, ReportFlags):
     mesh: str = "data=2,fsdp=2,tensor=2"
     """Devices by axes: data, fsdp, tensor, sequence."""
     mutants: bool = False
-    """Instead: put known mistakes of sharded code into a small model, and count those that are found."""
+    """Put known mistakes of sharded code into a small model instead, and count those that are found."""
 
 
 def main(arguments: list[str]) -> int:
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
 
 
 def found(name: str) -> Any:
-    """A model of a folder, or a preset's configuration."""
+    """Load the model of a folder, or return a preset's configuration."""
     if name in PRESETS:
         return PRESETS[name]
     if not Path(name).is_dir() or not name:

@@ -1,4 +1,4 @@
-"""Flags that several of the commands share, and what they stand for."""
+"""Flags that several commands of `jaxformer parity` share, and their defaults."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,17 +23,17 @@ Tier = Literal["A", "B", "C"]
 
 @dataclass(frozen=True, kw_only=True)
 class InputFlags:
-    """What both models are called on."""
+    """Inputs that both models are called on."""
 
     inputs: str | None = None
     """package.module:function that returns a tuple of numpy arrays. None: adversarial token ids, below --vocab."""
     vocab: int | None = None
     """Number of token ids."""
     length: int = 66
-    """Tokens in a row."""
+    """Number of tokens in a row."""
 
     def arrays(self) -> tuple[Any, ...]:
-        """The inputs."""
+        """Return the inputs."""
         if self.inputs is not None:
             found = call(self.inputs)
             return found if isinstance(found, tuple) else (found,)
@@ -48,19 +48,19 @@ class InputFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeFlags(CacheFlag):
-    """How both are compared."""
+    """Settings of the comparison."""
 
     rules: str | None = None
-    """Which tensors belong together: a family by name, or package.module:FAMILY. None: matched by their values."""
+    """Pairing of tensors: a family by name, or package.module:FAMILY. None: matched by their values."""
     tier: Tier = "B"
-    """A: float64 alone. B: float32 too. C: bfloat16 too."""
+    """A: float64 only. B: float32 too. C: bfloat16 too."""
     checks: tuple[str, ...] = ()
     """Some of weights, forward, local, gradients, 'activation gradients', sensitivity. None: all."""
     search_seconds: float = 60.0
-    """How long the search for causes may take at most; 0 leaves it out."""
+    """Time limit of the search for causes, in seconds; 0 leaves it out."""
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of the comparison."""
+        """Return keyword arguments of the comparison."""
         rules = load(self.rules) if self.rules is not None and ":" in self.rules else self.rules
         return {"rules": rules, "tier": self.tier, "search_seconds": self.search_seconds} | (
             {"checks": self.checks} if self.checks else {}
@@ -69,17 +69,17 @@ class JudgeFlags(CacheFlag):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags:
-    """Where the whole report is saved."""
+    """Files for the whole report."""
 
     json: Path | None = None
-    """As JSON, for `jaxformer parity explain` and for programs."""
+    """Save the report as JSON, for `jaxformer parity explain` and for programs."""
     markdown: Path | None = None
-    """As Markdown."""
+    """Save the report as Markdown."""
     html: Path | None = None
-    """As one HTML page that needs no other file."""
+    """Save the report as one HTML page that needs no other file."""
 
     def show(self, report: "Report") -> int:
-        """Save the report and print it, the verdict last; with -v, the traceback of what failed first. The exit code."""
+        """Save the report, print it (verdict last; with -v, also the first failure's traceback), and return the exit code."""
         from jaxformer.parity.report.text import show
 
         restore_streams()

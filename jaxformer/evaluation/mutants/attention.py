@@ -20,53 +20,53 @@ ONE_MORE = choice("attention", "mask=as given, padding alone, causal and one mor
 
 
 def weight_of(*others: str) -> str:
-    """The weight of one of these linear layers."""
+    """Return the pattern of a linear layer that has the weight of one of these layers."""
     return " | ".join(choice("linear layer", f"weight=as it is, of {other}") for other in others)
 
 
 def layers_reversed(tensors: Weights) -> Weights:
-    """The last block runs first."""
+    """Run the last block first."""
     return {name: leaf[::-1] if STACKED in name else leaf for name, leaf in tensors.items()}
 
 
 def scores_times(factor: Callable[[Array], float]) -> Injection:
-    """Attention scores with another scale: factor(q) on top of 1 / sqrt(H)."""
+    """Scale attention scores by factor(q), in addition to 1 / sqrt(H)."""
     return patch(attention, attention_weights=lambda original: lambda q, k, *rest: original(q * factor(q), k, *rest))
 
 
 def softmax_of(masked: Callable[[Array, Array], Array]) -> Injection:
-    """The ordinary softmax of masked(scores, mask)."""
+    """Replace the masked softmax by the ordinary softmax of masked(scores, mask)."""
     return instead(attention, masked_softmax=lambda scores, mask: jax.nn.softmax(masked(scores, mask), -1))
 
 
 def zeroed_afterwards(scores: Array, mask: Array) -> Array:
-    """Zeros for rows without a key, but NaN gradients: -inf is added, and the row is NaN before it is set to zero."""
+    """Add -inf and set rows without keys to zero after the softmax: values are right, but gradients are NaN."""
     return jnp.where(mask.any(-1, keepdims=True), jax.nn.softmax(scores + jnp.where(mask, 0.0, -jnp.inf), -1), 0.0)
 
 
 def over_queries(original: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """The softmax on the wrong axis."""
+    """Take the softmax over the queries, the wrong axis."""
     return lambda scores, mask: original(scores.swapaxes(-1, -2), mask.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
 def split_per_head(qkv: Array, heads: int, kv_heads: int) -> list[Array]:
-    """q, k, v of the first head, then of the second, ..., as GPT-NeoX packs them."""
+    """Split into q, k, v of the first head, then of the second, ..., as GPT-NeoX packs them."""
     parts = qkv.reshape(*qkv.shape[:-1], heads, 3, -1)
     return [parts[..., i, :].reshape(*qkv.shape[:-1], -1) for i in range(3)]
 
 
 def split_width_first(x: Array, heads: int) -> Array:
-    """`H N` along the last axis where it is `N H`."""
+    """Split the last axis into `H N` in place of `N H`."""
     return x.reshape(*x.shape[:-1], -1, heads).swapaxes(-1, -2)
 
 
 def merge_width_first(x: Array) -> Array:
-    """The inverse of split_width_first."""
+    """Invert split_width_first."""
     return x.swapaxes(-1, -2).reshape(*x.shape[:-2], -1)
 
 
 def heads_tiled(original: Callable[..., Array]) -> Callable[..., Array]:
-    """Head n reads key head n mod K where it is n // (N / K)."""
+    """Let head n read key head n mod K in place of n // (N / K)."""
 
     def attend(q: Array, k: Array, v: Array, *rest: object) -> Array:
         copies = (1, 1, q.shape[2] // k.shape[2], 1)
@@ -76,7 +76,7 @@ def heads_tiled(original: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def causal_off_by(n: int, where: ModuleType = gpt) -> Injection:
-    """Query t sees the keys up to t + n."""
+    """Let query t see the keys up to t + n."""
     return patch(where, causal_mask=lambda original: lambda queries, keys, offset: original(queries, keys, offset + n))
 
 

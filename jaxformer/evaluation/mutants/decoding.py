@@ -1,4 +1,4 @@
-"""Bugs of beam search, of greedy decoding, and of the cache under them."""
+"""Mutants of beam search, of greedy decoding, and of their cache."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,19 +16,22 @@ from jaxformer.nn.cache import KVCache
 
 
 def ended_as_they_are(original: Callable[..., Array]) -> Callable[..., Array]:
-    """What ends counts its log-probability without the length. It is ranked among 2 W, what goes on among W."""
+    """Score ended sequences by their log-probability, without a length penalty.
+
+    They are recognized by their number: ended sequences are ranked among 2 W, running ones among W.
+    """
     return lambda sums, length, penalty: (
         sums if sums.ndim == 2 and sums.shape[1] > BEAM_WIDTH else original(sums, length, penalty)
     )
 
 
 def numbers_with(**changed: Any) -> Injection:
-    """Other numbers than those asked for."""
+    """Run beam search with numbers that differ from its configuration."""
     return patch(beam, BeamNumbers=lambda original: lambda *given: original(*given)._replace(**changed))
 
 
 def constrained(change: Callable[[Array, Rules], tuple[Array, Rules]]) -> Injection:
-    """What may come next, at change(place, rules)."""
+    """Apply the rules for the next token at change(place, rules)."""
 
     def replacement(original: Callable[..., Array]) -> Callable[..., Array]:
         return lambda values, read, tokens, place, rules, ngram: original(values, read, tokens, *change(place, rules), ngram)
@@ -37,12 +40,12 @@ def constrained(change: Callable[[Array, Rules], tuple[Array, Rules]]) -> Inject
 
 
 def caches_stay(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
-    """Rows of the cache are not rearranged with their sequences."""
+    """Leave the cache's rows in place when their sequences are reordered."""
     return lambda self, rows: self if len(rows) == self.shape[1] else original(self, rows)
 
 
 def one_ahead(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
-    """The cache leaves a place free after the first tokens."""
+    """Leave a place of the cache free after the first tokens."""
     return lambda self, layers, n: original(self, layers, n + 1) if int(self.length) == 0 else original(self, layers, n)
 
 

@@ -1,4 +1,4 @@
-"""Bugs in how models are put together: encoder-decoders and encoders."""
+"""Mutants of how encoder-decoders and encoders are put together."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from jaxformer.nn import blocks, embeddings, masks, norms
 
 
 def without_norm(name: str) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-    """A method of a module whose norm of that name does nothing."""
+    """Disable the norm with this name in a method of a module."""
 
     def replacement(original: Callable[..., Array]) -> Callable[..., Array]:
         def call(self: Any, *args: Any, **rest: Any) -> Array:
@@ -30,7 +30,7 @@ def without_norm(name: str) -> Callable[[Callable[..., Array]], Callable[..., Ar
 
 
 def norm_before_position(original: Callable[..., Array]) -> Callable[..., Array]:
-    """norm(token) + position for norm(token + position)."""
+    """Compute norm(token) + position in place of norm(token + position)."""
 
     def call(self: Any, ids: Array, positions: Array, *, token: Any = None, **rest: Any) -> Array:
         alone = (self.token if token is None else token).encode(ids) * self.scale
@@ -40,21 +40,21 @@ def norm_before_position(original: Callable[..., Array]) -> Callable[..., Array]
 
 
 def target_one_ahead(original: Callable[..., Array]) -> Callable[..., Array]:
-    """The target's places are one ahead, the source's are not; the source's embedding is given the table that it shares."""
+    """Shift the target's positions by one, but not the source's; the call for the source is the one given a shared table."""
     return lambda self, ids, positions, *, token=None, **rest: original(
         self, ids, positions + int(token is None), token=token, **rest
     )
 
 
 def shared_scaled_twice(original: Callable[..., Array]) -> Callable[..., Array]:
-    """The table that is shared comes scaled, and is scaled again."""
+    """Scale the shared embedding table before it is scaled again."""
     return lambda self, *args, token=None, **rest: original(
         self, *args, token=jax.tree.map(lambda leaf: leaf * self.scale, token), **rest
     )
 
 
 def reads_memory_through(change: Callable[[Array, Array], Array | None]) -> Injection:
-    """Cross-attention's mask is change(the source's, the target's)."""
+    """Change cross-attention's mask to change(source mask, target mask)."""
 
     def replacement(original: Callable[..., Array]) -> Callable[..., Array]:
         return lambda self, target, memory, *, mask, memory_mask, **rest: original(
@@ -65,34 +65,34 @@ def reads_memory_through(change: Callable[[Array, Array], Array | None]) -> Inje
 
 
 def padded_to(source: Array, target: Array) -> Array:
-    """The target's mask, as wide as the source's."""
+    """Return the target's mask, padded to the width of the source's."""
     return jnp.pad(target, [(0, 0)] * 3 + [(0, source.shape[-1] - target.shape[-1])], constant_values=True)
 
 
 def causal_encoder(original: Callable[..., Array]) -> Callable[..., Array]:
-    """Source tokens see no later ones."""
+    """Mask the source causally."""
     return lambda self, source, *, mask, **rest: original(
         self, source, mask=masks.combine(masks.causal_mask(source.shape[1]), mask), **rest
     )
 
 
 def query_as_it_is(original: Callable[..., Array]) -> Callable[..., Array]:
-    """Pre-norm without the norm before cross-attention."""
+    """Skip the norm before cross-attention in pre-norm blocks."""
     return lambda self, norm, x: x if norm is self.cross_attention_norm else original(self, norm, x)
 
 
 def normed_once_more(original: Callable[..., Array]) -> Callable[..., Array]:
-    """The memory goes through one more LayerNorm, which has no weights."""
+    """Apply one more LayerNorm, without weights, to the memory."""
     return lambda self, *args, **rest: norms.layer_norm(original(self, *args, **rest), self.config.norm_epsilon)
 
 
 def of_one_type(original: Callable[..., Array]) -> Callable[..., Array]:
-    """Every token is of type 0."""
+    """Give every token the token type 0."""
     return lambda self, *args, token_types, **rest: original(self, *args, **rest)
 
 
 def last_first(original: Callable[..., Array]) -> Callable[..., Array]:
-    """The last state counts as the first."""
+    """Pool the last state in place of the first."""
     return lambda self, states: original(self, states[:, ::-1])
 
 

@@ -1,4 +1,4 @@
-"""Bugs in the parts of a transformer: activations, norms, embeddings, and their gradients."""
+"""Mutants of the parts of a transformer: activations, norms, embeddings, and their gradients."""
 
 from collections.abc import Callable
 
@@ -14,27 +14,27 @@ from jaxformer.nn import embeddings, feedforward, matmul, norms, positions
 
 
 def layer_norm_as(normalise: Callable[[Array, float], Array]) -> Injection:
-    """Another formula for LayerNorm, on x and epsilon."""
+    """Replace the formula of LayerNorm by normalise(x, epsilon)."""
     return instead(norms.FUNCTIONS, layer=normalise)
 
 
 def mean(x: Array) -> Array:
-    """Over the last axis, which stays."""
+    """Mean over the last axis, which is kept."""
     return x.mean(-1, keepdims=True)
 
 
 def variance(x: Array, correction: int = 0) -> Array:
-    """Over the last axis, which stays."""
+    """Variance over the last axis, which is kept."""
     return x.var(-1, keepdims=True, ddof=correction)
 
 
 def fast_variance(x: Array) -> Array:
-    """E[x^2] - E[x]^2: cancels where the mean is large."""
+    """Variance as E[x^2] - E[x]^2, which cancels if the mean is large."""
     return mean(x * x) - mean(x) * mean(x)
 
 
 def positions_off_by(n: int) -> Injection:
-    """Token t has the position t + n."""
+    """Give token t the position t + n."""
 
     def shifted(original: Callable[..., Array]) -> Callable[..., Array]:
         return lambda self, ids, positions, **rest: original(self, ids, positions + n, **rest)
@@ -43,7 +43,7 @@ def positions_off_by(n: int) -> Injection:
 
 
 def in_blocks(original: Callable[[int, int], np.ndarray]) -> Callable[[int, int], np.ndarray]:
-    """All sines, then all cosines (Marian's and fairseq's order) where they alternate."""
+    """Put all sines before all cosines (order of Marian and fairseq), in place of alternating them."""
 
     def table(n_positions: int, d_model: int) -> np.ndarray:
         alternating = original(n_positions, d_model)
@@ -53,7 +53,7 @@ def in_blocks(original: Callable[[int, int], np.ndarray]) -> Callable[[int, int]
 
 
 def padding_row_frozen(original: Callable[..., Array]) -> Callable[..., Array]:
-    """torch's `padding_idx=0`: that row of the table gets no gradient."""
+    """Stop the gradient of row 0 of the table, as torch's `padding_idx=0` does."""
 
     def encode(self: embeddings.Embedding, ids: Array) -> Array:
         x = original(self, ids)

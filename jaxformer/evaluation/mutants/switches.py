@@ -1,4 +1,4 @@
-"""Bugs in the switches of modern models: rotary positions, windows, relative biases, soft caps, and where norms stand."""
+"""Mutants of the options of modern models: rotary positions, sliding windows, relative biases, soft caps, places of norms."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -24,7 +24,7 @@ UNSCALED: dict[str, Any] = {
 
 
 def turned_back(original: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
-    """Rotations in the other sense."""
+    """Rotate in the opposite direction."""
 
     def waves(*args: Any) -> tuple[Array, Array]:
         cos, sin = original(*args)
@@ -34,41 +34,41 @@ def turned_back(original: Callable[..., tuple[Array, Array]]) -> Callable[..., t
 
 
 def cap_last(q: Array, k: Array, mask: Array, bias: Array | None, scoring: attention.Scoring) -> Array:
-    """Masked keys count as scores of -softcap: the cap comes behind the mask."""
+    """Apply the soft cap after the mask, so that masked keys count as scores of -softcap."""
     scale, cap = cast(float, scoring.scale), cast(float, scoring.softcap)
     scores = jnp.einsum("btnh,bsnh->bnts", q, k) * scale
     return attention.masked_softmax(cap * jnp.tanh(jnp.where(mask, scores, -jnp.inf) / cap), None)
 
 
 def unnormed(original: Callable[..., Array]) -> Callable[..., Array]:
-    """Queries and keys as they are."""
+    """Skip the norms of queries and keys."""
     return lambda self, norm, x: x
 
 
 def no_output_norm(original: Callable[..., Array]) -> Callable[..., Array]:
-    """What a sub-layer gives is added as it is."""
+    """Skip the norm of a sub-layer's output before the residual connection."""
     return lambda self, norm, output_norm, x, y, key: original(self, norm, None, x, y, key)
 
 
 def output_norm_behind_the_sum(original: Callable[..., Array]) -> Callable[..., Array]:
-    """The norm behind a sub-layer comes behind the residual sum."""
+    """Apply the norm of a sub-layer's output after the residual connection."""
     return lambda self, norm, output_norm, x, y, key: output_norm(original(self, norm, None, x, y, key))
 
 
 def without_sinks(original: Callable[..., Array]) -> Callable[..., Array]:
-    """The softmax over the keys alone."""
+    """Take the softmax over the keys alone, without sinks."""
     return lambda self, scores, mask: attention.masked_softmax(scores, mask)
 
 
 def past_alone(original: Callable[..., Array]) -> Callable[..., Array]:
-    """The window reaches back and never ahead."""
+    """Let the sliding window reach back only, never ahead."""
     return lambda queries, keys, window, start: (
         original(queries, keys, window, start) & jnp.tri(queries, keys, dtype=bool)[None, None]
     )
 
 
 def buckets(change: Callable[..., np.ndarray]) -> Injection:
-    """T5's buckets through change(original, distance, both_sides)."""
+    """Change T5's buckets to change(original, distance, both_sides)."""
 
     def mutated(original: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         return lambda distance, n, farthest, *, both_sides: change(
@@ -79,7 +79,7 @@ def buckets(change: Callable[..., np.ndarray]) -> Injection:
 
 
 def evenly_spread(heads: int) -> np.ndarray:
-    """2^(-8i / n) for whatever number of heads."""
+    """Return slopes 2^(-8i / n) for any number of heads."""
     return 2.0 ** (-8 * np.arange(1, heads + 1) / heads)
 
 

@@ -1,4 +1,4 @@
-"""Bugs of losses, dropout, optimizers and schedules."""
+"""Mutants of losses, dropout, optimizers and schedules."""
 
 from collections.abc import Callable
 
@@ -16,39 +16,39 @@ from jaxformer.training.schedules import Schedule
 
 
 def over_padding(original: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
-    """The loss is divided by all targets, padding among them."""
+    """Divide the loss by the number of all targets, padding included."""
     return lambda logits, targets, **rules: (original(logits, targets, **rules)[0], jnp.full((), targets.size, logits.dtype))
 
 
 def spread_over_all(original: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
-    """Label smoothing by epsilon / K, whatever was asked for."""
+    """Smooth labels by epsilon / K, whatever spread is configured."""
     return lambda logits, targets, **rules: original(logits, targets, **(rules | {"spread": "all"}))
 
 
 def at_full_size(logits: Array, targets: Array, ignore_index: int, *rules: object) -> tuple[Array, Array]:
-    """The difference of two large numbers, logsumexp(x) - x[y]: in float32 little is left of it where the model is sure."""
+    """Compute the loss as logsumexp(x) - x[y], a difference of large numbers: imprecise in float32 where the model is sure."""
     kept = targets != ignore_index
     wanted = jnp.take_along_axis(logits, jnp.where(kept, targets, 0)[..., None], -1)[..., 0]
     return jnp.where(kept, jax.nn.logsumexp(logits, -1) - wanted, jnp.zeros_like(wanted)), kept.astype(logits.dtype)
 
 
 def rounded(beta: float, count: Array) -> Array:
-    """1 - beta^count of a beta that is rounded, as optax has it."""
+    """Compute 1 - beta^count with a rounded beta, as optax does."""
     return 1 - jnp.asarray(beta, jnp.result_type(float)) ** count
 
 
 def epsilon_in_the_root(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """m / sqrt(v + epsilon) for m / (sqrt(v) + epsilon)."""
+    """Divide by sqrt(v + epsilon) in place of sqrt(v) + epsilon."""
     return optax.scale_by_adam(beta1, beta2, eps=0.0, eps_root=epsilon)
 
 
 def unscaled(original: Callable[..., Array]) -> Callable[..., Array]:
-    """Dropout that does not make up for what it drops."""
+    """Drop without scaling up what remains."""
     return lambda x, rate, key: original(x, rate, key) * (1 - rate)
 
 
 def one_step_ahead(original: Callable[[ScheduleConfig], Schedule]) -> Callable[[ScheduleConfig], Schedule]:
-    """The first step takes the second step's rate."""
+    """Use the second step's learning rate in the first step, and so on."""
     return lambda config: lambda step: original(config)(step + 1)
 
 

@@ -1,1 +1,1 @@
-"""Runs on many devices: compared with one device, predicted before they start, and started in several processes."""
+"""Runs on many devices: compared with one device, and predicted before they start."""

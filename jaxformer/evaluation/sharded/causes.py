@@ -1,4 +1,4 @@
-"""Why an array on a mesh is not the one of a single device: formulas of the usual mistakes, tried on both."""
+"""Explain why an array on a mesh differs from that of a single device, by trying formulas of the usual mistakes on both."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from jaxformer.runtime.xla_options import exact
 
 
 class Placed:
-    """An array as the devices of a mesh hold it."""
+    """Array as the devices of a mesh hold it."""
 
     def __init__(self, array: Any, mesh: Mesh):
         self.whole = np.asarray(array)
@@ -25,7 +25,7 @@ class Placed:
         ]
 
     def along(self, axis: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
-        """The copies of one part that lie along an axis, where all else is the same; none where the axis cuts the array."""
+        """Yield the index and the copies of each part along a mesh axis; nothing if the axis shards the array."""
         groups: dict[Any, list[tuple[int, tuple[Any, ...], np.ndarray]]] = {}
         for place, index, data in self.held:
             others = tuple(n for name, n in place.items() if name != axis)
@@ -35,14 +35,14 @@ class Placed:
                 yield group[0][1], [data for _, _, data in sorted(group, key=lambda each: each[0])]
 
     def differing(self) -> list[str]:
-        """The axes along which copies that should be equal are not."""
+        """Return the mesh axes along which copies differ that should be equal."""
         return [
             axis for axis in self.sizes if any(not explained(each, those[0]) for _, those in self.along(axis) for each in those)
         ]
 
 
 def explain(placed: Placed, reference: np.ndarray) -> tuple[list[str], str]:
-    """The axes along one of which it went wrong, and how; none and '' where no formula gives the array."""
+    """Return the candidate axes and the mistake; [] and '' if no formula explains the array."""
     differing = placed.differing()
     formulas = OF_COPIES if differing else OF_WHOLES
     for say, formula in formulas.items() if np.issubdtype(reference.dtype, np.inexact) else ():
@@ -52,25 +52,25 @@ def explain(placed: Placed, reference: np.ndarray) -> tuple[list[str], str]:
 
 
 def explained(ours: np.ndarray, reference: np.ndarray) -> bool:
-    """Whether a formula gives the array."""
+    """True if an array equals the reference within EXPLAINED."""
     return ours.shape == reference.shape and distance(ours, reference) <= EXPLAINED
 
 
 def sum_left_out(placed: Placed, reference: np.ndarray, axis: str) -> bool:
-    """Each device holds its own part of a sum; a bias that each of them added counts once."""
+    """True if each device holds its own part of a sum; a bias that each of them added counts once."""
     groups = list(placed.along(axis))
     return bool(groups) and all(up_to_a_bias(np.sum(those, axis=0), reference[index]) for index, those in groups)
 
 
 def other_axis(placed: Placed, reference: np.ndarray, axis: str) -> bool:
-    """The same, where each part was summed over another axis, along which all have the same."""
+    """True if parts were summed over another axis, along which all devices hold equal values."""
     others = [size for name, size in placed.sizes.items() if name != axis]
     sums = [(np.sum(those, axis=0), reference[index]) for index, those in placed.along(axis)]
     return bool(sums) and any(all(up_to_a_bias(ours, size * theirs) for ours, theirs in sums) for size in others)
 
 
 def up_to_a_bias(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    """Whether two arrays are equal but for one row that is added to all rows of one, of which there are several."""
+    """True if two arrays are equal but for one row added to all rows of either. An array of a single row must be equal."""
     if ours.shape != theirs.shape or ours.size <= ours.shape[-1]:
         return explained(ours, theirs)
     row = (ours - theirs).reshape(-1, ours.shape[-1])[0]
@@ -78,7 +78,7 @@ def up_to_a_bias(ours: np.ndarray, theirs: np.ndarray) -> bool:
 
 
 def mean_left_out(placed: Placed, reference: np.ndarray, axis: str) -> bool:
-    """Each device holds its own value, whose mean is wanted. Where copies differ and one of them is right, another is stale."""
+    """True if each device holds its own value in place of the mean. If a differing copy is right, another is stale instead."""
     groups = [(those, reference[index]) for index, those in placed.along(axis)]
     apart = [(those, theirs) for those, theirs in groups if not all(explained(each, those[0]) for each in those)]
     is_one_right = any(explained(each, theirs) for those, theirs in apart for each in those)
@@ -86,17 +86,17 @@ def mean_left_out(placed: Placed, reference: np.ndarray, axis: str) -> bool:
 
 
 def too_often(placed: Placed, reference: np.ndarray, axis: str) -> bool:
-    """A sum over copies that are whole already."""
+    """True if copies that were complete already were summed."""
     return explained(placed.whole, reference * placed.sizes[axis])
 
 
 def divided(placed: Placed, reference: np.ndarray, axis: str) -> bool:
-    """A mean where a sum is wanted."""
+    """True if a mean was taken in place of a sum."""
     return explained(placed.whole, reference / placed.sizes[axis])
 
 
 def repeated(placed: Placed, reference: np.ndarray, axis: str) -> bool:
-    """Units are zero at the same places in each shard, and are not on one device."""
+    """True if units are zero at the same places in each shard, but not on one device."""
     ours, theirs = placed.whole == 0, reference == 0
     return any(
         same_blocks(ours, dim, placed.sizes[axis]) and not same_blocks(theirs, dim, placed.sizes[axis])
@@ -106,12 +106,12 @@ def repeated(placed: Placed, reference: np.ndarray, axis: str) -> bool:
 
 
 def first_shard(placed: Placed, reference: np.ndarray, axis: str) -> bool:
-    """Every shard has what the first one should have."""
+    """True if every shard has the values of the first."""
     return _blocks(placed, reference, axis, lambda ours, theirs: all(explained(block, theirs[0]) for block in ours))
 
 
 def other_order(placed: Placed, reference: np.ndarray, axis: str) -> bool:
-    """The shards are right and stand in another order."""
+    """True if the shards are right but stand in another order."""
 
     def permuted(ours: list[np.ndarray], theirs: list[np.ndarray]) -> bool:
         is_moved = any(not explained(block, other) for block, other in zip(ours, theirs, strict=True))
@@ -130,20 +130,20 @@ def _blocks(placed: Placed, reference: np.ndarray, axis: str, fits: Callable[...
 
 
 def same_blocks(array: np.ndarray, dim: int, n: int) -> bool:
-    """Whether an array is one block, n times."""
+    """True if an array is n copies of one block."""
     first, *others = np.split(array, n, dim)
     return all(np.array_equal(first, other) for other in others)
 
 
 STALE = "copies differ: a device has an older or another value"
 Formula = Callable[[Placed, np.ndarray, str], bool]
-"""formula(placed, reference, axis): whether it gives what is there."""
+"""Mistake: formula(placed, reference, axis) is True if it explains the array."""
 OF_COPIES: Mapping[str, Formula] = {
     "the sum over it is left out: each device holds its own part": sum_left_out,
     "the sum is over another axis instead": other_axis,
     "the mean over it is left out: each device holds its own value": mean_left_out,
 }
-"""What is said of arrays whose copies differ."""
+"""Mistakes in arrays whose copies differ: description -> formula."""
 OF_WHOLES: Mapping[str, Formula] = {
     "summed over it once too often": too_often,
     "divided by its size once too often": divided,
@@ -151,11 +151,11 @@ OF_WHOLES: Mapping[str, Formula] = {
     "every shard has the first one's values": first_shard,
     "the shards stand in another order": other_order,
 }
-"""What is said of the others."""
+"""Mistakes in arrays whose copies agree: description -> formula."""
 
 
 def shard_means(loss: Callable[..., tuple[Any, Any]], model: Any, batch: Any, parts: int) -> float:
-    """The mean of the means of equal parts of a batch: the wrong loss where their counts differ."""
+    """Return the mean of the mean losses of equal parts of a batch, which is wrong if the parts' counts differ."""
     rows = [jax.tree.map(lambda leaf, i=i: np.split(np.asarray(leaf), parts)[i], batch) for i in range(parts)]
     of = jax.jit(lambda model, part: loss(model, part, None), compiler_options=exact())
     found = [of(model, part) for part in rows]

@@ -1,5 +1,6 @@
-"""One train step on a mesh against the same step on one device: every activation, gradient and update, in float64. The first
-array that differs is named, with the axis of the mesh and, where a formula gives it, the mistake."""
+"""Compare one train step on a mesh with the same step on one device, in float64: every activation, gradient and update. The
+first array that differs is named, with the mesh axis and, if a formula explains it, the mistake.
+"""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -55,7 +56,7 @@ from jaxformer.validation.fields import check_function, check_kind
 
 KINDS: dict[str, Kind] = {"activations": "activation", "loss": "loss", "gradients": "gradient", "updates": "parameter"}
 INSIDE = ("activations", "gradients")
-"""What your own step does not show."""
+"""Stages that a user's own step does not show."""
 HIDDEN = "; a factor of all gradients is not seen behind clipping"
 NO_TRACE = (
     "almost nothing of the gradients reaches the state on one device, so a wrong one would not be seen; "
@@ -64,32 +65,32 @@ NO_TRACE = (
 NO_AXIS = "; on one device it differs too: no axis is at fault, but the step itself, as in how it accumulates parts of a batch"
 NOT_TRIED = "; no other mesh could be tried, nor one device: make the step's shard_map inside of it, to be told which axis"
 COUNTS = "health."
-"""Leaves of a train state that our own runs keep beside the step."""
+"""Prefix of leaves of a train state that jaxformer's runs keep beside the step."""
 OnMesh = Callable[[], AbstractContextManager[Any]]
-"""A context that only the step on the mesh runs in."""
+"""Context manager that only the step on the mesh runs in."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A step, and what it is given."""
+    """Step, with its inputs."""
 
     state: TrainState
-    """Of one device, on the host."""
+    """State of one device, on the host."""
     batch: Any
     key: PRNGKeyArray | None
     loss: Loss
     optimizer: optax.GradientTransformation
     step: Step | None = None
-    """The user's own step on the mesh: its state and its loss are compared, and nothing inside of it."""
+    """User's own step on the mesh: its state and loss are compared, but nothing inside of it."""
     rules: Table = field(default_factory=lambda: AXES_OF)
-    """How the state is cut."""
+    """Sharding rules of the state."""
 
     def on_one_device(self) -> Recorded:
-        """What the step computes, as numpy arrays."""
+        """Run the step on one device; return numpy arrays."""
         return jax.tree.map(np.asarray, self._run())
 
     def on(self, mesh: MeshConfig, around: OnMesh = nullcontext) -> tuple[Recorded, Mesh]:
-        """What it computes on a mesh, as the devices hold it."""
+        """Run the step on a mesh; return arrays as the devices hold them, and the mesh."""
         with jax.enable_x64(True), on_mesh(mesh) as devices, around():
             assert devices is not None
             case = replace(self, state=put(self.state, self.rules), batch=put_batch(self.batch))
@@ -118,14 +119,13 @@ def compare_sharded(
     step: Step | None = None,
     rules: Table | None = None,
 ) -> Report:
-    """One step of a model of ours, or of its configuration with excited parameters, on one device and on a mesh.
+    """Compare one step of a model, or of a configuration with excited parameters, on one device and on a mesh.
 
-    `mesh` is `data=2,tensor=2` or a MeshConfig; this process needs as many devices. `loss(model, batch, key)` gives a sum and
-    what it is divided by; left out, it is that of our recipes, on a batch of random ids of unequal lengths, with dropout.
-    `rules` say how parameters are cut whose names are not ours, as {"fc1.kernel": "D F"}; moments that no rule fits stay whole.
-    `step(state, batch, key) -> (state, loss)` is your own step for the mesh, which surrounds it; left out, it is ours.
-    Nothing is raised for a difference: `report.exit_code` is 0 for equal, 1 for different. ConfigError or InputError for what
-    does not fit the mesh.
+    `mesh` is `data=2,tensor=2` or a MeshConfig; this process needs as many devices. `loss(model, batch, key)` returns a sum and
+    its divisor; the default is the recipes' loss, on a batch of random ids of unequal lengths, with dropout. `rules` shard
+    parameters whose names are not jaxformer's, as {"fc1.kernel": "D F"}; moments that no rule fits stay whole. `step(state,
+    batch, key) -> (state, loss)` is your own step for the surrounding mesh; the default is jaxformer's. A difference raises
+    nothing: `report.exit_code` is 0 for equal, 1 for different. ConfigError or InputError if something does not fit the mesh.
     """
     mesh = mesh if isinstance(mesh, MeshConfig) else MeshConfig.read(mesh)
     for name, f, wanted in (("loss", loss, "loss(model, batch, key) -> (sum, count)"), ("step", step, STEP)):
@@ -149,13 +149,13 @@ def compare_sharded(
 
 
 def check_precision(loss: Loss, *given: Any) -> None:
-    """InputError where a loss rounds to 16 bits: partial sums are rounded then, and are others on each mesh."""
+    """Raise InputError if a loss computes in 16 bits: the rounding of partial sums then differs from mesh to mesh."""
     if "f16[" in str(jax.make_jaxpr(loss)(*given)):
         raise InputError("loss computes in bfloat16 or float16, whose rounding differs from mesh to mesh; give it in float32")
 
 
 def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nullcontext) -> Report:
-    """The report of what a step on a mesh computes, against what it computes on one device."""
+    """Report the comparison of a step on a mesh with the recorded step on one device."""
     found, devices = case.on(mesh, around)
     stages: list[Stage] = []
     alone: list[str] = []
@@ -195,7 +195,7 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
 
 
 def nothing_to_see(stage: str, theirs: Arrays, before: TrainState) -> str:
-    """Why a step on one device shows nothing of a mistake, '' where it may: equal arrays would say nothing."""
+    """Return why the step on one device would not show a mistake, so that equal arrays say nothing; '' if it would."""
     if stage in ("loss", "gradients"):
         for name, array in theirs.items():
             if not np.isfinite(array).all():
@@ -209,7 +209,7 @@ def nothing_to_see(stage: str, theirs: Arrays, before: TrainState) -> str:
 
 
 def equal_updates(case: Case, reference: Recorded, noisy: Collection[str], said: str) -> Stage:
-    """The stage of states that are equal: what that says nothing of, or that it says nothing."""
+    """Return the stage of equal updates, with what it does not show; failed if it shows nothing."""
     seen = traces(case.state, case.optimizer, reference)
     if not seen:
         return Stage("updates", "failed", NO_TRACE)
@@ -221,7 +221,7 @@ def equal_updates(case: Case, reference: Recorded, noisy: Collection[str], said:
 
 
 def first_difference(stage: str, ours: Arrays, theirs: Arrays, mesh: Mesh) -> tuple[str, str, Placed | None] | None:
-    """The first array that is off, or whose copies differ, or that one side lacks: its name, how far it is off, the array."""
+    """Return the first array that differs, has differing copies or is missing on one side: name, description, array."""
     null = null_gradients(stage, theirs)
     for name in theirs:
         if name not in ours and not name.startswith(COUNTS):
@@ -239,12 +239,12 @@ def first_difference(stage: str, ours: Arrays, theirs: Arrays, mesh: Mesh) -> tu
 
 
 def error_of(stage: str, ours: np.ndarray, theirs: np.ndarray, null: float) -> Error:
-    """Of two arrays; integers have none, or an infinite one."""
+    """Error between two arrays of a stage; for unequal integers it is infinite."""
     return error(ours, theirs, noise=null)
 
 
 def say(stage: str, found: Error) -> str:
-    """The error and the tolerance of a stage."""
+    """Format the error and the tolerance of a stage."""
     relative, peak = TOLERANCES[KINDS[stage]]
     if relative == np.inf:
         return f"max/rms {found.peak:.1e}, tolerance {peak:.0e}"
@@ -252,24 +252,24 @@ def say(stage: str, found: Error) -> str:
 
 
 def worst(stage: str, ours: Arrays, theirs: Arrays) -> str:
-    """The largest error of a stage that is equal."""
+    """Format the largest error of an equal stage."""
     null = null_gradients(stage, theirs)
     errors = [error_of(stage, np.asarray(ours[name]), theirs[name], null) for name in ours]
     return "at most " + say(stage, max(errors, key=lambda each: each.off(KINDS[stage])))
 
 
 def without(recorded: Recorded, leaves: Collection[str]) -> Recorded:
-    """The same, and the state after it lacks these leaves."""
+    """Return a recorded step whose updated state lacks these leaves."""
     return recorded._replace(updates={name: leaf for name, leaf in recorded.updates.items() if name not in leaves})
 
 
 def null_gradients(stage: str, theirs: Arrays) -> float:
-    """Up to here a gradient is rounding around zero."""
+    """Size up to which a gradient is rounding noise around zero."""
     return NULL_GRADIENT * rms(theirs.values()) if stage == "gradients" else 0.0
 
 
 def unequal_mean(case: Case, mesh: MeshConfig, around: OnMesh) -> tuple[list[str], str]:
-    """Whether the loss is a mean of the shards' means, which is seen without dropout."""
+    """Return axes and cause if the loss, without dropout, is a mean of the shards' means; [] and '' if not."""
     quiet = replace(case, key=None)
     found = np.asarray(quiet.on(mesh, around)[0].loss["loss"])
     with jax_float64():
@@ -280,14 +280,14 @@ def unequal_mean(case: Case, mesh: MeshConfig, around: OnMesh) -> tuple[list[str
 
 
 def axes_at_fault(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh) -> Iterator[str]:
-    """The axes that differ from one device when they stand alone; all that cut something, where none of them does."""
+    """Yield the axes that differ from one device on a mesh of their own; if none does, all axes that shard something."""
     axes = [axis for axis, size in mesh.sizes.items() if size > 1]
     alone = [axis for axis in axes if len(axes) == 1 or different_alone(case, axis, mesh.sizes[axis], reference, around)]
     yield from alone or axes
 
 
 def different_alone(case: Case, axis: str, size: int, reference: Recorded, around: OnMesh) -> bool | None:
-    """Whether a mesh of one axis differs, in what is compared; None where an own step runs on its own mesh alone."""
+    """True if a mesh of one axis differs in what is compared; None if the user's own step runs only on its own mesh."""
     try:
         found, devices = case.on(MeshConfig(**{axis: size}), around)
     except Exception:

@@ -1,6 +1,6 @@
-"""Known mistakes of sharded code, put into the step on the mesh and into nothing else; the comparison has to find each.
+"""Known mistakes of sharded code, put into the step on the mesh and nothing else; the comparison has to find each.
 
-The compiler makes none of them by itself: they are those of code that cuts arrays by hand, with `jax.shard_map`.
+The compiler makes none of them: they are mistakes in code that shards arrays by hand, with `jax.shard_map`.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,19 +27,19 @@ Injection = Callable[[], Any]
 
 @dataclass(frozen=True)
 class ShardMutant:
-    """A mistake, the mesh that it is put into, and what has to be said of it."""
+    """Mistake, the mesh that it is put into, and the verdict that is expected."""
 
     name: str
     mesh: str
     inject: Callable[[], Any]
     axis: str
-    """Which has to be named."""
+    """Axis that has to be named."""
     cause: str = ""
-    """What has to be said of it; '' where the axis alone is."""
+    """Text that the verdict has to contain; '' if only the axis is expected."""
 
 
 def replaced(owner: Any, **make: Callable[[Any], Any]) -> Injection:
-    """Functions of a module, where name=f and f(original) is the replacement."""
+    """Replace functions of a module: name=f, where f(original) is the replacement."""
 
     @contextmanager
     def inject() -> Iterator[None]:
@@ -52,21 +52,21 @@ def replaced(owner: Any, **make: Callable[[Any], Any]) -> Injection:
 
 
 def size(axis: str) -> int:
-    """Of an axis of the surrounding mesh."""
+    """Size of an axis of the surrounding mesh."""
     return jax.sharding.get_abstract_mesh().shape[axis]
 
 
 def by_hand(f: Callable[..., Any], *cut: P, out: P) -> Callable[..., Any]:
-    """f on each device's own parts; what it gives is not checked."""
+    """Run f on each device's own parts; that outputs are replicated is not checked."""
     return jax.shard_map(f, in_specs=cut, out_specs=out, check_vma=False)
 
 
 def own_product(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The product that feed_forward.down computes, cut by hand along its input: a sum over tensor is wanted at the end."""
+    """Shard the product of feed_forward.down by hand along its input axis; a sum over tensor is wanted at the end."""
 
     def make(matmul: Any) -> Any:
         def product(x: Any, w: Any) -> Any:
-            if w.shape[0] <= w.shape[1]:  # all but `down`
+            if w.shape[0] <= w.shape[1]:  # every product but that of `down`
                 return matmul(x, w)
             parts = P(None, None, "tensor"), P("tensor", None)
             return by_hand(lambda x, w: reduce(matmul(x, w)), *parts, out=P(None, None, None))(x, w)
@@ -77,7 +77,7 @@ def own_product(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def shared_mask(axis: str) -> Callable[[Any], Any]:
-    """Each shard draws the mask of its own rows, numbered from 0."""
+    """Draw the same dropout mask in each shard, as if its rows were numbered from 0."""
 
     def make(mask: Any) -> Any:
         def repeated(key: Any, rate: float, shape: tuple[int, ...]) -> Any:
@@ -90,7 +90,7 @@ def shared_mask(axis: str) -> Callable[[Any], Any]:
 
 
 def mean_of_means(axis: str) -> Callable[[Any], Any]:
-    """Each shard takes its own mean loss, and these are averaged."""
+    """Average the mean losses of shards."""
 
     def make(loss: Any) -> Any:
         def averaged(logits: Any, targets: Any) -> Any:
@@ -104,7 +104,7 @@ def mean_of_means(axis: str) -> Callable[[Any], Any]:
 
 
 def loss_twice_over(axis: str) -> Callable[[Any], Any]:
-    """A loss that every device has whole is summed over an axis."""
+    """Sum a loss over an axis along which every device has all of it."""
 
     def make(loss: Any) -> Any:
         def summed(logits: Any, targets: Any) -> Any:
@@ -117,7 +117,7 @@ def loss_twice_over(axis: str) -> Callable[[Any], Any]:
 
 
 def own_gradient(axis: str, reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What each device adds to the gradient of a kernel, from its own rows; a sum over the axis is wanted."""
+    """Reduce over an axis what each device adds to a kernel's gradient from its own rows; a sum is wanted."""
 
     def make(matmul: Any) -> Any:
         @jax.custom_vjp
@@ -140,7 +140,7 @@ def own_gradient(axis: str, reduce: Callable[[Any], Any]) -> Callable[[Any], Any
 
 
 def gathered(change: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
-    """A kernel's shards of fsdp are gathered by hand."""
+    """Gather a kernel's fsdp shards by hand, after change(shard, n)."""
 
     def make(matmul: Any) -> Any:
         def product(x: Any, w: Any) -> Any:
@@ -156,7 +156,7 @@ def gathered(change: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
 
 
 def norm_of_shards(norm: Any) -> Any:
-    """Each device clips by the norm of its own shards: here, by that of the first ones."""
+    """Clip by the norm of a device's own shards: here, of the first ones."""
 
     def own(tree: Any) -> Any:
         n = size("fsdp")
@@ -166,7 +166,7 @@ def norm_of_shards(norm: Any) -> Any:
 
 
 def counted_anew(embed: Any) -> Any:
-    """Each shard of a sequence counts its positions from 0."""
+    """Count positions from 0 in each shard of a sequence."""
 
     def call(self: Any, ids: Any, positions: Any, **more: Any) -> Any:
         return embed(self, ids, positions % (ids.shape[1] // size("sequence")), **more)
@@ -175,7 +175,7 @@ def counted_anew(embed: Any) -> Any:
 
 
 def stale(state: Any, rules: Table) -> Any:
-    """The last device has the first parameter as it was a step before."""
+    """Shard the state, but give the last device an outdated copy of the first replicated parameter."""
     leaves, structure = jax.tree.flatten(put(state, rules))
     place = next(i for i, leaf in enumerate(leaves) if leaf.ndim and leaf.sharding.is_fully_replicated)
     old = leaves[place]
@@ -186,27 +186,27 @@ def stale(state: Any, rules: Table) -> Any:
 
 
 def psum(*axes: str) -> Callable[[Any], Any]:
-    """The sum over these axes."""
+    """Return a function that sums over these axes."""
     return lambda x: jax.lax.psum(x, axes) if axes else x
 
 
 def rolled(w: Any, n: int) -> Any:
-    """The shard of the neighbour."""
+    """Return the neighbour's shard."""
     return jax.lax.ppermute(w, "fsdp", [(i, (i + 1) % n) for i in range(n)])
 
 
 def of_first(w: Any, n: int) -> Any:
-    """The first device's shard."""
+    """Return the first device's shard."""
     return jax.lax.all_gather(w, "fsdp")[0]
 
 
 def pmean(axis: str) -> Callable[[Any], Any]:
-    """The mean over an axis."""
+    """Return a function that averages over an axis."""
     return lambda x: jax.lax.pmean(x, axis)
 
 
 def twice(x: Any) -> Any:
-    """The sum over data, and once more."""
+    """Sum over data twice."""
     return psum("data")(psum("data")(x))
 
 

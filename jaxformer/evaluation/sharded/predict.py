@@ -1,7 +1,7 @@
-"""What a training run takes of each device, before anything is allocated: bytes by shapes, and of the compiled step.
+"""Predict the memory that training takes on each device before anything is allocated, from shapes and the compiled step.
 
-A device holds the train state (parameters and AdamW's moments), gradients, and what the step computes on its way. The first two
-follow from shapes and the table of rules alone. The last needs the compiled program, whose own account of its buffers is taken.
+A device holds the train state (parameters and AdamW's moments), gradients, and temporary values of the step. The first two
+follow from shapes and the sharding rules alone; the last come from XLA's own account of the buffers of the compiled step.
 """
 
 import math
@@ -43,22 +43,22 @@ BITS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Share:
-    """Bytes of one device."""
+    """Bytes that the train state and gradients take on one device."""
 
     parameters: int
     moments: int
     gradients: int
     largest: str
-    """The name of the leaf of which a device holds most, and its bytes."""
+    """Name and bytes of the leaf of which a device holds most."""
 
     @property
     def total(self) -> int:
-        """Of all three."""
+        """Sum of parameters, moments and gradients."""
         return self.parameters + self.moments + self.gradients
 
 
 def share_of(config: ModelConfig, mesh: MeshConfig) -> Share:
-    """By shapes and the rules alone: no device is needed. ConfigError for a model that the mesh does not divide."""
+    """Compute one device's share from shapes and rules alone; ConfigError if the mesh does not divide the model."""
     check_model(config, mesh)
     state = abstract_state(config)
     held = {name: held_bytes(leaf, spec, mesh) for name, leaf, spec in leaves_of(state, mesh)}
@@ -68,51 +68,53 @@ def share_of(config: ModelConfig, mesh: MeshConfig) -> Share:
 
 
 def abstract_state(config: ModelConfig) -> TrainState:
-    """Shapes of the train state."""
+    """Return the abstract train state."""
     optimizer = make_optimizer(*OPTIMIZER)
     return jax.eval_shape(lambda model: train_state(model, optimizer), abstract(config))
 
 
 def leaves_of(state: PyTree, mesh: MeshConfig) -> Iterator[tuple[str, Any, PartitionSpec]]:
-    """Name, shape and cut of each leaf."""
+    """Yield name, shape and PartitionSpec of each leaf."""
     specs = jax.tree.leaves(specs_of(state, mesh.sizes), is_leaf=is_spec)
     return ((name, leaf, spec) for (name, leaf), spec in zip(named_leaves(state).items(), specs, strict=True))
 
 
 def held_bytes(leaf: Any, spec: PartitionSpec, mesh: MeshConfig) -> int:
-    """Of one device."""
+    """Bytes of a leaf that one device holds."""
     axes = [axis for part in spec if part is not None for axis in (part if isinstance(part, tuple) else (part,))]
     return leaf.size * leaf.dtype.itemsize // math.prod(mesh.sizes[axis] for axis in axes)
 
 
 def abstract_batch(model: Any, rows: int, length: int) -> Any:
-    """Shapes of a batch."""
+    """Return an abstract batch."""
     ids, more = (cast(Array, jax.ShapeDtypeStruct((rows, n), np.int32)) for n in (length, length + 1))
     return Pairs(ids, more) if isinstance(model, EncoderDecoder) else Windows(ids, ids)
 
 
 @dataclass(frozen=True)
 class Program:
-    """What the compiler says of a train step on one device."""
+    """XLA's account of a compiled train step on one device."""
 
     arguments: int
-    """Bytes of the state, which the step takes over, and of the batch."""
+    """Bytes of the batch and of the state, whose buffers the step reuses."""
     temporary: int
-    """Bytes of all that it computes on its way, gradients among them."""
+    """Bytes of temporary values, gradients included."""
     collectives: Mapping[str, int]
-    """How many of each kind a step runs; those in a loop count as often as it turns."""
+    """Number of collectives of each kind per step; those in a loop count once for each iteration."""
     moved: int
-    """Bytes that they give to a device in a step."""
+    """Bytes that collectives deliver to a device per step."""
 
     @property
     def peak(self) -> int:
-        """Bytes at most."""
+        """Peak memory in bytes."""
         return self.arguments + self.temporary
 
 
 def compiled_step(config: ModelConfig, mesh: MeshConfig, rows: int, length: int, parts: int = 1) -> Program:
-    """The step compiled for the mesh's devices, which may be simulated; nothing is allocated. The gradients of so many parts
-    of a batch are added up."""
+    """Compile the step for the mesh's devices, which may be simulated, without allocating anything.
+
+    With `parts`, the gradients of that many parts of a batch are accumulated.
+    """
     check_batch(rows, mesh)
     check_model(config, mesh)
     model, optimizer, state = abstract(config), make_optimizer(*OPTIMIZER), abstract_state(config)
@@ -123,7 +125,7 @@ def compiled_step(config: ModelConfig, mesh: MeshConfig, rows: int, length: int,
         step = partial(train_step, loss=default_loss(model), optimizer=optimizer, parts=parts)
         run = jax.jit(step, donate_argnums=0, out_shardings=(where, None))
         lowered = run.lower(placed, abstract_batch(model, rows, length), jax.random.key(0))
-        # without YNNPACK, whose own memory XLA does not count, and which other platforms do not have
+        # without YNNPACK: XLA does not count its memory, and other platforms do not have it
         compiled = lowered.compile(compiler_options=exact())
     memory, text, counts, moved = compiled.memory_analysis(), compiled.as_text(), Counter[str](), 0
     assert memory is not None
@@ -134,7 +136,7 @@ def compiled_step(config: ModelConfig, mesh: MeshConfig, rows: int, length: int,
 
 
 def collectives_in(program: str) -> Iterator[tuple[str, int, int]]:
-    """Of each collective of a compiled program: its kind, the bytes it gives to a device, and how often it runs."""
+    """Yield each collective of a compiled program: its kind, the bytes it delivers to a device, and how often it runs."""
     inside: dict[str, int] = {}
     outer: dict[str, str] = {}
     here = ""
@@ -154,13 +156,13 @@ def collectives_in(program: str) -> Iterator[tuple[str, int, int]]:
 
 
 def bytes_of(shape: str) -> int:
-    """Of an array as XLA writes it: f32[16,64]."""
+    """Bytes of an array in XLA's notation, as f32[16,64]."""
     kind, _, sizes = shape.rstrip("]").partition("[")
     return math.prod(int(size) for size in sizes.split(",") if size) * int(BITS.findall(kind)[0]) // 8
 
 
 def flops_of(config: ModelConfig, rows: int, length: int) -> int:
-    """Of the matrix products of one train step over all devices, rematerialised ones among them, from its trace."""
+    """Count the floating-point operations of matrix products in a traced train step on all devices, with rematerialization."""
     model, optimizer = abstract(config), make_optimizer(*OPTIMIZER)
     step = partial(train_step, loss=default_loss(model), optimizer=optimizer)
     traced = jax.make_jaxpr(step)(abstract_state(config), abstract_batch(model, rows, length), jax.random.key(0))
@@ -168,7 +170,7 @@ def flops_of(config: ModelConfig, rows: int, length: int) -> int:
 
 
 def products(jaxpr: Any) -> int:
-    """Floating-point operations of all matrix products; of a branch, those of the last one."""
+    """Count the floating-point operations of all matrix products; of a conditional, those of its last branch."""
     total = 0
     for step in jaxpr.eqns:
         if step.primitive.name == "dot_general":
@@ -193,7 +195,7 @@ def _is_program(value: Any) -> bool:
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Of a preset by name, of a config.json as `save` writes it, or of a folder."""
+    """Read the configuration of a preset by name, of a config.json that `save` wrote, or of a folder."""
     if str(path) in PRESETS:
         return PRESETS[str(path)]
     if path.is_file():
@@ -206,7 +208,7 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def folder_at(path: Path) -> Path:
-    """A folder, or one of the hub; InputError where there is none, which names the presets."""
+    """Return a local folder, downloaded from the hub if need be; InputError, which names the presets, if there is none."""
     if str(path) in PRESETS and not path.exists():
         raise InputError(f"{path} is a preset; give --mesh too, as data=1 for one device")
     try:
@@ -218,7 +220,7 @@ def folder_at(path: Path) -> Path:
 def lines_of(
     config: ModelConfig, mesh: MeshConfig, rows: int | None, parts: int, device_flops: float, link: float
 ) -> Iterator[tuple[str, str]]:
-    """What `jaxformer info --mesh` prints: a word, and what there is to say."""
+    """Yield the lines that `jaxformer info --mesh` prints: label and text."""
     share, n = share_of(config, mesh), count_parameters(abstract(config))
     yield "mesh", f"{mesh}: {mesh.devices} devices"
     yield "parameters", f"{n:,}"

@@ -1,4 +1,4 @@
-"""One train step with all that it computes on the way: every module's output, the loss, every gradient, the state after it."""
+"""Record one train step: every module's output, the loss, every gradient, and the updated state."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -24,26 +24,26 @@ from jaxformer.runtime.xla_options import exact
 from jaxformer.training.step import Loss, TrainState
 
 Step = Callable[[TrainState, Any, PRNGKeyArray | None], tuple[TrainState, Array]]
-"""step(state, batch, key) -> (state, mean loss)."""
+"""Function step(state, batch, key) -> (state, mean loss)."""
 STEP = "step(state, batch, key) -> (TrainState, mean loss)"
 Arrays = dict[str, Any]
 
 
 class Recorded(NamedTuple):
-    """What one step computed, by names, in the order in which it was computed."""
+    """Arrays that one step computed, by name, in the order of computation."""
 
     activations: Arrays
     loss: Arrays
     gradients: Arrays
     updates: Arrays
-    """The train state after the step."""
+    """Train state after the step."""
 
 
 STAGES = Recorded._fields
 
 
 class _Outputs:
-    """Keeps what calls give."""
+    """Record the outputs of calls."""
 
     def __init__(self) -> None:
         self.found: Arrays = {}
@@ -53,7 +53,7 @@ class _Outputs:
 
     def leave(self, site: Site, output: Any) -> Any:
         for i, array in enumerate(arrays_in(output)):
-            # numbered, for a compiled program returns a dict in the order of its keys
+            # numbered, because a compiled program returns a dict sorted by key
             self.found[f"{len(self.found):05} {site}{f' output {i}' if i else ''}"] = array
         return output
 
@@ -67,7 +67,7 @@ def recorded_step(
     optimizer: optax.GradientTransformation,
     rules: Table,
 ) -> Recorded:
-    """The step of `train_step`, written out, so that every call in it can be seen. A loss over nothing is not finite here."""
+    """Take the step of `train_step`, written out so that every call is recorded. An empty batch has a non-finite loss."""
 
     def seen_loss(model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Array, Arrays]:
         outputs = _Outputs()
@@ -85,14 +85,14 @@ def recorded_step(
 
 
 def sum_and_count(given: Any) -> tuple[Array, Array]:
-    """What a loss function gives; InputError for anything else."""
+    """Check and return the result of a loss function; InputError if it is not (sum, count)."""
     if isinstance(given, tuple) and len(given) == 2 and all(np.shape(each) == () for each in given):
         return given
     raise InputError(f"loss gives {described(given)}; give loss(model, batch, key) -> (sum, count), two numbers")
 
 
 def state_and_loss(given: Any) -> tuple[TrainState, Array]:
-    """What a user's own step gives; InputError for anything else."""
+    """Check and return the result of a user's own step; InputError if it is not (state, loss)."""
     match given:
         case (TrainState() as state, jax.Array() as value):
             for name, leaf in named_leaves(state).items():
@@ -103,29 +103,31 @@ def state_and_loss(given: Any) -> tuple[TrainState, Array]:
 
 
 def described(given: Any) -> str:
-    """What a function gave, for a person."""
+    """Describe a function's result for people."""
     if isinstance(given, tuple):
         return f"({', '.join(type(each).__name__ for each in given)})"
     return "None" if given is None else type_of(given)
 
 
 def run(step: Callable[..., Any], *given: Any) -> Any:
-    """step(*given), compiled in little time, for it runs once."""
+    """Run step(*given), compiled quickly because it runs once."""
     return jax.block_until_ready(jax.jit(step, compiler_options=exact({**RUN_ONCE, SCHEDULER: False}))(*given))
 
 
 def copies(array: Any) -> list[tuple[Any, np.ndarray]]:
-    """What each device of this process holds of a jax array, and at which place of it."""
+    """Return the index and the data of each shard of a jax array that this process holds."""
     return [(shard.index, np.asarray(shard.data)) for shard in array.addressable_shards]
 
 
 SEEN = 1e-3
-"""The part of a gradient whose trace in the state has to be over the tolerance."""
+"""Fraction of a gradient whose effect on the state must exceed the tolerance."""
 
 
 def decided_by_rounding(state: TrainState, optimizer: optax.GradientTransformation, reference: Recorded) -> list[str]:
-    """Leaves of the state after the step that differ where null gradients are 0: an optimizer that divides a gradient by its
-    size, or takes its sign, makes an update of mere rounding."""
+    """Return updated leaves that change if null gradients are set to 0.
+
+    An optimizer that divides a gradient by its size, or takes its sign, turns pure rounding into an update.
+    """
     null = null_names(reference)
     if not null:
         return []
@@ -134,20 +136,22 @@ def decided_by_rounding(state: TrainState, optimizer: optax.GradientTransformati
 
 
 def null_names(reference: Recorded) -> list[str]:
-    """Parameters whose gradients are rounding around zero."""
+    """Return parameters whose gradients are rounding noise around zero."""
     noise = NULL_GRADIENT * rms(reference.gradients.values())
     return [name for name, array in reference.gradients.items() if is_null(array, array, noise)]
 
 
 def traces(state: TrainState, optimizer: optax.GradientTransformation, reference: Recorded) -> list[str]:
-    """Leaves of the state after the step in which a thousandth of the gradients would be seen. Where an optimizer ignores them,
-    or takes almost nothing of them, the state is the same behind wrong ones."""
+    """Return updated leaves in which a thousandth of the gradients would be noticed.
+
+    If an optimizer ignores gradients, or almost does, the state does not show whether they are wrong.
+    """
     after = without_gradients(state, optimizer, reference, reference.gradients)
     return [name for name, leaf in after.items() if SEEN * error(leaf, reference.updates[name]).off("parameter") > 1]
 
 
 def untraced(seen: Iterable[str], reference: Recorded) -> list[str]:
-    """Parameters with a gradient that neither they nor their moments show."""
+    """Return parameters with a gradient that shows neither in themselves nor in their moments."""
     silent, leaves = {*null_names(reference)}, [f".{leaf}" for leaf in seen]
     return [
         name for name in reference.gradients if name not in silent and not any(leaf.endswith(f".{name}") for leaf in leaves)
@@ -157,7 +161,7 @@ def untraced(seen: Iterable[str], reference: Recorded) -> list[str]:
 def without_gradients(
     state: TrainState, optimizer: optax.GradientTransformation, reference: Recorded, zero: Collection[str]
 ) -> Mapping[str, Any]:
-    """The leaves of the state after the step that are compared, where these gradients are 0."""
+    """Return the compared leaves of the updated state, computed with the given gradients set to 0."""
     gradient = map_named(lambda name, _: reference.gradients[name] * (name not in zero), state.model)
 
     def update(state: TrainState, gradient: Any) -> TrainState:

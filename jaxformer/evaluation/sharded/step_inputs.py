@@ -1,4 +1,4 @@
-"""What a step is compared on where the user gives nothing else: excited parameters, unequal rows, dropout, a clipping AdamW."""
+"""Default inputs of a compared step: excited parameters, rows of unequal lengths, dropout, and AdamW with clipping."""
 
 import math
 from collections.abc import Iterable
@@ -27,20 +27,20 @@ from jaxformer.training.step import Loss, TrainState, train_state
 OPTIMIZER = OptimizerConfig(name="adamw", learning_rate=1e-3, weight_decay=0.1, clip_norm=0.1), ScheduleConfig()
 LEAST_ROWS, LONGEST = 8, 16
 MOMENT = 1e-3
-"""The size of drawn moments, which is that of small gradients."""
+"""Size of drawn moments, which is that of small gradients."""
 COUNT = 1
-"""Steps taken before: at 0 the rate of a warm-up is 0, and hides the gradient."""
+"""Number of steps taken before: at step 0 a warm-up's learning rate is 0, which hides the gradient."""
 PAD = 0
-"""Of an encoder-decoder's pairs."""
+"""Padding id of an encoder-decoder's pairs."""
 
 
 def excited(config: ModelConfig) -> Model:
-    """A model whose parameters hide no bug."""
+    """Build a model whose parameters hide no bug."""
     return excite(abstract(config), seed=0)
 
 
 def wide_state(model: Any, optimizer: optax.GradientTransformation) -> TrainState:
-    """A state before a step, in float64, on the host."""
+    """Build the state before a step, in float64, on the host."""
     with jax.enable_x64(True):
         state = train_state(jax.tree.map(lambda leaf: jnp.asarray(leaf, np.float64), model), optimizer)
         for name, leaf in named_leaves(state.moments).items():
@@ -51,8 +51,7 @@ def wide_state(model: Any, optimizer: optax.GradientTransformation) -> TrainStat
 
 
 def drawn(moments: Any, parameters: Iterable[str]) -> Any:
-    """Moments of parameters with values, for zeros hide whatever is done with them. All are positive, as squares have to be.
-    Steps are counted on."""
+    """Draw positive moments of parameters, because zeros hide what is done with them, and set step counters to COUNT."""
     rng, ends = np.random.default_rng(0), tuple(f".{name}" for name in parameters)
 
     def fill(name: str, leaf: Any) -> Any:
@@ -65,7 +64,7 @@ def drawn(moments: Any, parameters: Iterable[str]) -> Any:
 
 
 def default_loss(model: Any) -> Loss:
-    """That of the recipes; InputError for a model that has none."""
+    """Return the recipes' loss; InputError for a model that has none."""
     if isinstance(model, GPT):
         return next_token_loss
     if isinstance(model, EncoderDecoder):
@@ -74,19 +73,19 @@ def default_loss(model: Any) -> Loss:
 
 
 def next_token_loss(model: GPT, batch: Windows, key: Any) -> tuple[Any, Any]:
-    """Cross-entropy of the next token: its sum and its count."""
+    """Return the cross-entropy of the next token: its sum and its count."""
     return cross_entropy(model(batch.inputs, key=key), jnp.asarray(batch.targets))
 
 
 def batch_of(model: Any, mesh: MeshConfig) -> Any:
-    """`default_batch`; InputError for a model that is not ours."""
+    """Return `default_batch`; InputError for a model that is not jaxformer's."""
     if isinstance(model, GPT | EncoderDecoder):
         return default_batch(model.config, mesh)
     raise InputError(f"{type_of(model)} has no batch of its own; give batch")
 
 
 def default_batch(config: ModelConfig, mesh: MeshConfig) -> Any:
-    """Random ids whose rows have other numbers of targets, so that no mean over shards is the mean over all."""
+    """Draw random ids whose rows have unequal numbers of targets, so that no mean of shards' means is the overall mean."""
     rows, longest = mesh.rows * math.ceil(LEAST_ROWS / mesh.rows), min(LONGEST, config.context - 1)
     rng = np.random.default_rng(0)
     length = max(longest // mesh.sequence, 1) * mesh.sequence
@@ -99,7 +98,7 @@ def default_batch(config: ModelConfig, mesh: MeshConfig) -> Any:
 
 
 def check_weights(model: Any) -> None:
-    """InputError for what is no model, or has leaves that no gradient trains."""
+    """Raise InputError if the model holds no arrays, or leaves that no gradient trains."""
     leaves = named_leaves(model)
     if not leaves:
         raise InputError(f"model is {type_of(model)}, which holds no arrays; give a model, or its configuration")
@@ -112,7 +111,7 @@ def check_weights(model: Any) -> None:
 
 
 def check_rows(batch: Any, mesh: MeshConfig) -> None:
-    """InputError for a batch of anything but arrays of numbers, or one that the mesh does not cut into equal parts."""
+    """Raise InputError if the batch holds anything but arrays of numbers, or the mesh does not divide its rows equally."""
     for name, leaf in named_leaves(batch).items():
         which = f"batch.{name}" if name else "the batch"
         kind = getattr(leaf, "dtype", None)

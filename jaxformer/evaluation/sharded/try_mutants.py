@@ -1,4 +1,4 @@
-"""Every mutant of shards, one after another: each has to be noticed, with its axis."""
+"""Try every mutant of sharded code: each has to be noticed, with its axis."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ DEVICES = max(MeshConfig.read(mutant.mesh).devices for mutant in MUTANTS)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was said of a mutant."""
+    """Outcome of a mutant."""
 
     mutant: ShardMutant
     report: Report
 
     @property
     def killed(self) -> bool:
-        """Whether it was noticed, and its axis named, and what has to be said."""
+        """True if the mutant was noticed, and its axis and the expected text were reported."""
         said = self.report.verdict
         return self.report.exit_code == 1 and f"axis {self.mutant.axis}" in said and self.mutant.cause in said
 
@@ -41,7 +41,7 @@ class Outcome:
 
 @cache
 def case() -> tuple[Case, Recorded]:
-    """The step without a mistake, and what it computes on one device."""
+    """Return the step without a mistake, and its result on one device."""
     model, optimizer = excited(MODEL), make_optimizer(*OPTIMIZER)
     state, batch = wide_state(model, optimizer), default_batch(MODEL, MeshConfig())
     made = Case(state, batch, jax.random.key(0), default_loss(model), optimizer)
@@ -54,13 +54,13 @@ def try_mutant(mutant: ShardMutant) -> Outcome:
 
 
 def compared(mesh: str, around: Injection = nullcontext) -> Report:
-    """The step on a mesh."""
+    """Compare the step on a mesh with the step on one device."""
     made, reference = case()
     return judge(made, MeshConfig.read(mesh), reference, around)
 
 
 def main() -> int:
-    """Print a line for each mutant; 0 where all are killed, and the step without a mistake is equal on each of their meshes."""
+    """Print a line for each mutant; return 0 if all are killed and the correct step is equal on each of their meshes."""
     outcomes = []
     for mutant in MUTANTS:
         outcomes.append(try_mutant(mutant))

@@ -1,1 +1,1 @@
-"""Which modules diverge, and what each check says."""
+"""Attribution of differences to modules, and the checks of a comparison."""

@@ -1,7 +1,7 @@
-"""Why taps differ, and which of them only come behind another one.
+"""Causes of differences at taps, and which taps may differ only as a consequence of an earlier one.
 
-What comes to a tap is not seen: code before the first, as of a residual stream, goes on to all of them. One that differs behind
-another one of the same code may be right, so it is accused only of what is known to be its own.
+The inputs of a tap are not seen: the code before the first tap, such as a residual stream's, also feeds all later ones. A tap
+that differs after another one of the same code may be right, so it is only blamed for a cause known to be its own.
 """
 
 from jaxformer.parity.attribute.notes import drawn, unset, unsteady
@@ -14,20 +14,20 @@ from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_sites import CALL, Site
 
 Wrong = list[tuple[Site, list[Mismatch]]]
-"""Of each call, what its code makes otherwise, the largest difference first."""
+"""Calls with the mismatches that their code makes, the largest difference first."""
 
 
 class Blame:
-    """Of calls whose values differ, in torch's order: the cause of each, and behind which one it comes."""
+    """Cause of each call whose values differ, in torch's order, and the earlier call that it may follow from."""
 
     def __init__(self, traced: Traced, wrong: Wrong):
         self.traced = traced
         self.causes: dict[Site, Diagnosis] = {}
         self.behind: dict[Site, Site] = {}
         self.looks: dict[Site, str] = {}
-        """Of those without a cause."""
+        """Descriptions of the differences without a cause."""
         self.found: dict[Site, Candidate] = {}
-        """Mutations of torch's code."""
+        """Mutations of torch's code that explain a call."""
         self.mismatches = {site: mismatches[0] for site, mismatches in wrong}
         codes = {site: code for site, _ in wrong if (code := shared_code(traced, site)) is not None}
         first: dict[Site, Site] = {}
@@ -42,7 +42,7 @@ class Blame:
             self._take_what_serves_most([site for site, other in codes.items() if other == code])
 
     def _explain(self, site: Site, mismatches: list[Mismatch], *, near: bool) -> None:
-        """What gives another array each time has no cause in torch's code."""
+        """Search for the cause of a call's difference; an output that changes from run to run has no cause in torch's code."""
         cause = sentence(unset(self.traced, site))
         if not cause and not unsteady(self.traced):
             cause = cause_of_all(self.traced, mismatches, near=near)
@@ -53,11 +53,11 @@ class Blame:
             self.looks[site] = drawn(self.traced) or looks_of(self.traced, mismatches[0], cause)
 
     def is_own(self, site: Site, code: Site) -> bool:
-        """Whether the cause is in what is the tap's alone, and not in code that others go on with."""
+        """True if the cause lies in code of the tap only, not in code that also feeds other taps."""
         return site not in self.found or self.found[site].owner not in (CALL, Site("", 0), self.traced.pairs[code])
 
     def _take_what_serves_most(self, sites: list[Site]) -> None:
-        """Of mutations of torch's code, each of which gives what some taps show; all that one gives are one difference."""
+        """Choose among mutations that each explain some taps: all taps that one mutation explains are one difference."""
         served: dict[tuple[Site | None, Mutation], dict[Site, Diagnosis]] = {}
         firsts = {of(found): found for site in sites if (found := self.found.get(site))}
         for key, found in firsts.items():
@@ -78,13 +78,15 @@ class Blame:
 
 
 def of(found: Candidate) -> tuple[Site | None, Mutation]:
-    """Whose code it mutates, and how."""
+    """Call whose code the candidate mutates, and the mutation."""
     return found.owner, found.mutation
 
 
 def shared_code(traced: Traced, site: Site) -> Site | None:
-    """Whose code makes what a tap shows, and goes on to others; a call with taps inside of it is its own. A running statistic
-    goes nowhere."""
+    """Call whose code makes a tap's value and goes on to other taps; a call with taps inside is its own.
+
+    None for other calls, and for a running statistic, which feeds nothing.
+    """
     pairs, buffers = traced.pairs, traced.reference.buffers
     taps = [each for each in traced.normal_run.taps if each in pairs and each not in traced.valid]
     taps = [each for each in taps if pairs[each].path not in buffers]

@@ -1,4 +1,4 @@
-"""Blame: whether a module whose own code differs diverges, and rows of padding, whose difference is a note."""
+"""Blame: whether a module whose own code differs counts as diverging; and rows of padding, whose difference is only a note."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,13 +15,13 @@ from jaxformer.parity.trace.reference import Reference
 
 
 def resolved(traced: Traced, rows: list[Module]) -> list[Module]:
-    """The table's rows, in which only differences that change a result are diverging."""
+    """Return the table's rows with `diverging` only where a difference changes a result."""
     pairs = zip(traced.normal_run.outputs[CALL], traced.reference.calls[CALL].output, strict=True)
     if any(ours.shape != theirs.shape for ours, theirs in pairs) or any(over(row.propagated, "activation") for row in rows):
         return with_other_shapes(traced, rows)
     if wrong_gradients(traced)[1]:
         return rows
-    if len(traced.reference.outputs) > 1 and traced.normal_run.weights is not None:  # each sends back a part: who adds them up?
+    if len(traced.reference.outputs) > 1 and traced.normal_run.weights is not None:  # each sends back a part of the sum
         rows = [replace(row, gradient=None, local_gradient=None) for row in rows]
     if any(row.gradient is not None and over(row.gradient, "gradient") for row in rows):
         return rows
@@ -29,7 +29,7 @@ def resolved(traced: Traced, rows: list[Module]) -> list[Module]:
 
 
 def wrong_gradients(traced: Traced) -> tuple[list[str], str]:
-    """Names of the null gradients of weights and inputs; and how the first other one differs, '' if none does."""
+    """Names of the null gradients of weights and inputs, and a message about the first other one that differs, or ''."""
     if traced.normal_run.weights is None:
         return [], ""
     try:
@@ -39,12 +39,13 @@ def wrong_gradients(traced: Traced) -> tuple[list[str], str]:
 
 
 def roundings(traced: Traced) -> Mapping[str, Noise]:
-    """How far rounding moves torch's gradients."""
+    """Perturbation of torch's gradients by rounding."""
     return {name: traced.reference.rounding.run.get(ArrayKey.gradient(name), EXACT) for name in traced.reference.gradients}
 
 
 def with_trained_padding(traced: Traced) -> Traced:
-    """The same with these rows' gradients as they are without `padding_idx`, if all of jax's gradients are torch's then."""
+    """Compare with the gradients that the rows of padding would have without `padding_idx`, if all of jax's then equal
+    torch's."""
     if not traced.reference.padding or not wrong_gradients(traced)[1]:
         return traced
     rows, gradients = without_padding(traced.reference)
@@ -53,7 +54,7 @@ def with_trained_padding(traced: Traced) -> Traced:
 
 
 def without_padding(reference: Reference) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-    """Which rows get no gradient where they are looked up, and all gradients as if they got it."""
+    """Rows that get no gradient when they are looked up, and all gradients as if they got it."""
     rows, gradients = dict[str, None](), {**reference.gradients}
     for site, record in reference.calls.items():
         name = f"{site.path}.weight".removeprefix(".")
@@ -66,6 +67,6 @@ def without_padding(reference: Reference) -> tuple[tuple[str, ...], dict[str, np
 
 
 def said(traced: Traced) -> str:
-    """What the check of gradients says of them; '' where there are none."""
+    """Note on trained rows of padding for the check of gradients; '' if there are none."""
     why = "which torch's padding_idx leaves as it is: a difference in training alone"
     return f"; jax trains {', '.join(traced.padding)}, {why}" if traced.padding else ""

@@ -1,4 +1,4 @@
-"""The registry of checks, in the order in which they run. A new check is a function in a file of its own, and a row here."""
+"""Registry of the checks, in the order in which they run. A new check is a function in a file of its own, and a row here."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -24,11 +24,11 @@ class Check:
 
     name: str
     run: Callable[[Comparison], Result | None]
-    """None: this reference cannot answer."""
+    """Function that runs the check; it returns None if the reference cannot answer."""
     needs: frozenset[Need] = field(default_factory=frozenset)
-    """What torch is asked for, and how the JAX model is run."""
+    """Data that the check needs from torch and from runs of the JAX model."""
     by_module: bool = False
-    """Whether its differences are of modules, so that the report shows the table of modules."""
+    """True if its differences are those of modules, so that the report shows the table of modules."""
 
 
 CHECKS = (
@@ -46,13 +46,13 @@ CHECKS = (
 )
 OF_TRAINING = ("dropout", "running statistics")
 OF_VALUES = {"forward", "local", "gradients", "activation gradients"}
-"""Those for which the JAX model runs."""
+"""Checks for which the JAX model runs."""
 CHECK_NAMES = tuple(check.name for check in CHECKS if check.name not in (*LOW_PRECISION["C"], *OF_TRAINING, "compiler"))
-"""Those that a caller chooses from; the others come with a tier, with training mode, or beside values."""
+"""Checks that a caller may choose; the others come with a tier, with training mode, or beside checks of values."""
 
 
 def chosen_checks(names: tuple[str, ...], tier: Tier, *, in_training: bool = False) -> list[Check]:
-    """The checks of these names, of the tier and of training mode; InputError for names that are not checks."""
+    """Return the checks of these names, of the tier and of training mode; InputError for unknown names."""
     if not names or isinstance(names, str):
         raise InputError(f"checks is {repr(names) if names else 'empty'}; give a tuple of some of {', '.join(CHECK_NAMES)}")
     if set(names) == {"sensitivity"} and tier == "A":
@@ -65,21 +65,21 @@ def chosen_checks(names: tuple[str, ...], tier: Tier, *, in_training: bool = Fal
 
 
 def needs_of(checks: Sequence[Check]) -> frozenset[Need]:
-    """Of all of them."""
+    """Union of the needs of these checks."""
     return frozenset[Need]().union(*(check.needs for check in checks))
 
 
 def run_checks(comparison: Comparison, checks: Sequence[Check]) -> Iterator[Result]:
-    """What each one finds. A tensor without a match ends the comparison before the first."""
+    """Run the checks and yield their results. A tensor without a match ends the comparison before the first check."""
     comparison.candidate  # noqa: B018
     fault: str | None = None
     with ExitStack() as stack:
         for check in checks:
             if check.name in OF_VALUES and fault is None and (fault := miscompiled(comparison)):
                 stack.enter_context(one_by_one())
-                comparison = replace(comparison)  # which has computed nothing yet
+                comparison = replace(comparison)  # a copy without cached results
             if result := check.run(comparison):
                 yield replace(result, more={**comparison.module_fields, **result.more}) if check.by_module else result
-        comparison.reference  # noqa: B018  # the torch model has to run, even where weights alone are compared
+        comparison.reference  # noqa: B018  # the torch model has to run even if only weights are compared
     if fault:
         yield Result(Stage("compiler", "warning", f"XLA, not the port: {fault}, by which the port is judged"))

@@ -1,4 +1,4 @@
-"""What the checks judge: torch's recorded reference and the JAX model, each run once for all of them."""
+"""Data that the checks judge: torch's recorded reference and the JAX model, each run once for all checks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,59 +29,60 @@ from jaxformer.parity.trace.reference import Call, Reference, Tier
 from jaxformer.runtime.xla_options import exact
 
 Need = Literal["forward", "isolated", "gradients", "coverage", "low precision"]
-"""The JAX model's normal run; its modules on torch's values; both sides' gradients; which parameters torch's output depends on;
-the output in float32 or bfloat16."""
+"""Data that a check needs: the JAX model's normal run; its modules on torch's values; both sides' gradients; which parameters
+torch's output depends on; the output in float32 or bfloat16."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a check found."""
+    """Result of a check."""
 
     stage: Stage
     without_effect: list[str] | None = None
-    """What no output or gradient depends on; None for a check that does not tell. The last check that tells is right."""
+    """Parameters that no output or gradient depends on; None if the check does not tell. The last check that tells counts."""
     inconclusive: list[str] = field(default_factory=list)
-    """What it could not judge for other reasons."""
+    """Arrays that the check could not judge for other reasons."""
     more: dict[str, Any] = field(default_factory=dict)
     """Other fields of the report."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both sides; every property is computed when the first check asks for it."""
+    """Both sides of a comparison; every property is computed when the first check asks for it."""
 
     torch: TorchState
     jax_model: PyTree
     rules: Family | None
     call: Call
     record: Callable[[], Reference]
-    """Gives the recorded reference."""
+    """Function that returns the recorded reference."""
     needs: frozenset[Need]
-    """Of all checks that will run."""
+    """Needs of all checks that will run."""
     tier: Tier = "B"
     trains: bool = False
-    """Whether training is compared too: it tells then what one side alone trains."""
+    """True if training is compared too; that comparison then reports parameters that only one side trains."""
     search_seconds: float = SECONDS
-    """How long the search for causes may take."""
+    """Time limit in seconds for the search for causes."""
     in_training: bool = False
-    """Whether both sides run in training mode."""
+    """True if both sides run in training mode."""
     record_rows: Callable[[np.ndarray], Reference] | None = None
-    """Gives the reference of some rows of the inputs, those that are True; None where torch cannot be run again."""
+    """Function that returns the reference on a subset of the inputs' rows, given as a boolean mask; None if torch cannot run
+    again."""
 
     @cached_property
     def reference(self) -> Reference:
-        """Of torch."""
+        """torch's recorded reference."""
         return self.record()
 
     @cached_property
     def finite_rows(self) -> np.ndarray:
-        """Of axis 0 of torch's output: in which rows all is finite."""
+        """Mask of the rows, along axis 0, in which torch's output is finite."""
         output = self.reference.output
         return np.asarray(np.isfinite(output).reshape(len(output) if output.ndim else 1, -1).all(1))
 
     @cached_property
     def on_finite_rows(self) -> "Comparison | None":
-        """The same comparison on those rows of the inputs; None where these are all or none, or torch cannot be run on them."""
+        """Comparison on the finite rows of the inputs; None if all or no rows are finite, or torch cannot run on them."""
         record, rows = self.record_rows, self.finite_rows
         if record is None or rows.all() or not rows.any() or any(len(array) != len(rows) for array in self.reference.inputs):
             return None
@@ -89,17 +90,17 @@ class Comparison:
 
     @cached_property
     def state(self) -> TorchState:
-        """torch's weights, without those that the rules ignore."""
+        """torch's weights, without the ones that the rules ignore."""
         return without_ignored(self.torch, self.rules or NO_RULES)
 
     @cached_property
     def like(self) -> PyTree:
-        """The JAX model as it was given; it may have shapes alone."""
+        """JAX model as it was given; its weights may be shapes only."""
         return filled(self.jax_model)
 
     @cached_property
     def matched(self) -> Identified:
-        """Which tensor is which."""
+        """JAX model with every tensor identified."""
         rules, shapes = self.rules or NO_RULES, has_shapes_alone(self.like)
         found, call = (identify_shapes if shapes else identify)(self.state, self.like, rules), self.call
         if self.in_training:
@@ -110,9 +111,9 @@ class Comparison:
 
     @cached_property
     def candidate(self) -> Candidate:
-        """The JAX model with torch's weights.
+        """JAX model with torch's weights.
 
-        Its call is a new function each time: JAX keeps the trace of one that it knows, whatever was redefined since.
+        Its call is a new function each time, because JAX keeps the trace of a known function even if code was redefined since.
         """
         found, call = self.matched, self.call
         loaded = to_jax(self.state.weights, found.model, found.family)
@@ -121,7 +122,7 @@ class Comparison:
 
     @cached_property
     def traced(self) -> Traced:
-        """The JAX model's runs in float64."""
+        """Runs of the JAX model in float64."""
         wanted = {"local": "isolated" in self.needs, "gradients": "gradients" in self.needs}
         traced = replace(trace(self.reference, self.candidate, **wanted), session=Session(self.search_seconds))
         if not (self.trains or self.in_training):
@@ -130,17 +131,17 @@ class Comparison:
 
     @cached_property
     def rows(self) -> list[Module]:
-        """The table of modules."""
+        """Table of modules."""
         return without_later(resolved(self.traced, table(self.traced)), self.traced)
 
     @cached_property
     def trained_alone(self) -> dict[str, str]:
-        """Parameters that one side alone trains, and what is said of each."""
+        """Parameters that only one side trains, with a message about each."""
         return {} if self.trains else trained_alone(self.reference, self.traced, self.candidate)
 
     @cached_property
     def module_fields(self) -> dict[str, Any]:
-        """The fields of the report that are of modules, and what both sides ran on."""
+        """Fields of the report about modules, and the environment of both sides."""
         return {
             "modules": with_draws(blamed(self.rows, self.candidate, self.trained_alone), self.candidate.draws),
             **unpaired_calls(self.traced),
@@ -150,7 +151,7 @@ class Comparison:
 
 
 def environment() -> dict[str, str]:
-    """What the JAX side ran on."""
+    """Environment of the JAX side."""
     precision = jax.config.values["jax_default_matmul_precision"] or "default"
     return {
         "jax": jax.__version__,

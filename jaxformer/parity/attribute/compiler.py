@@ -1,4 +1,4 @@
-"""Checks of XLA: whether it computes the user's compiled program, and those of the comparison, as their operations one by
+"""Checks of XLA: whether compiled programs, the user's and the comparison's, compute what their operations compute one by
 one."""
 
 import pickle
@@ -23,13 +23,14 @@ from jaxformer.runtime.child import Child, Outcome, exported, run_exported
 from jaxformer.runtime.xla_options import IN_FLAGS, cure
 
 SAME = 1e-11
-"""The largest relL2 between two compilations of one program in float64."""
+"""Largest relL2 between two compilations of one program in float64."""
 LONGEST = 60.0
-"""Seconds that a program may take beside ten times what it takes with the cure."""
+"""Seconds that a program may take in addition to ten times its duration with the workaround."""
 
 
 def compiler(comparison: Comparison) -> Result | None:
-    """What the user's own jit gives otherwise; None where it gives nothing else, or nothing is suspected."""
+    """Compare the user's own jit with the workaround for XLA's bugs; None if there is no difference, or nothing is
+    suspected."""
     suspects = comparison.traced.normal_run.suspects
     if not suspects:
         return None
@@ -41,7 +42,7 @@ def compiler(comparison: Comparison) -> Result | None:
 
 
 def in_words(suspects: Sequence[Suspect]) -> str:
-    """Operations with their modules and lines, and the reports that may be of them."""
+    """Describe suspect operations: their modules and lines, and the bug reports that may apply."""
     reports: dict[str, list[str]] = {}
     for suspect in suspects:
         reports.setdefault(suspect.place, []).append(suspect.fault.report)
@@ -49,11 +50,11 @@ def in_words(suspects: Sequence[Suspect]) -> str:
 
 
 Program = Callable[[], tuple[bytes, Sequence[np.ndarray]]]
-"""Gives the exported program and its arguments."""
+"""Function that returns the exported program and its arguments."""
 
 
 def programs(comparison: Comparison) -> Iterator[tuple[str, Program]]:
-    """The user's call in float32, as it is written, and in float64, in which it is compared."""
+    """Yield the user's call in float32, as it is written, and in float64, as it is compared."""
     reference, traced, candidate = comparison.reference, comparison.traced, comparison.candidate
     run = traced.isolation
 
@@ -66,15 +67,15 @@ def programs(comparison: Comparison) -> Iterator[tuple[str, Program]]:
 
 
 def _plain(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call whose output is one array."""
+    """Wrap a call so that its output is one array."""
     return lambda model, *inputs: side_by_side(call(model, *inputs))
 
 
 def compared(name: str, program: Program, comparison: Comparison) -> str:
-    """How the program as it is differs from the one with the cure, in words; '' where it does not."""
+    """Describe how the program differs from the same program with the workaround; '' if it does not."""
     try:
         code, arrays = program()
-    except Exception as error:  # what export refuses is the user's right
+    except Exception as error:  # export does not support every program that jit does
         return f"what jax.jit gives in {name} may be wrong, and could not be tried alone ({first_line(error)})"
     plain, cured = outcomes(code, arrays)
     if not isinstance(cured.value, np.ndarray):
@@ -88,7 +89,7 @@ def compared(name: str, program: Program, comparison: Comparison) -> str:
 
 
 def outcomes(code: bytes, arrays: Sequence[np.ndarray]) -> tuple[Outcome, Outcome]:
-    """What a program comes to as it is, and with the cure: both at once, each in a process of its own."""
+    """Run a program as it is and with the workaround, at the same time, each in a process of its own."""
     begun, payloads = time.monotonic(), [pickle.dumps(partial(run_exported, code, arrays, options)) for options in ({}, cure())]
     children = [Child(payload, {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}) for payload in payloads]
     cured = children[1].outcome()
@@ -96,7 +97,7 @@ def outcomes(code: bytes, arrays: Sequence[np.ndarray]) -> tuple[Outcome, Outcom
 
 
 def same(name: str, comparison: Comparison) -> float:
-    """The largest relL2 between two compilations of one program."""
+    """Largest relL2 between two compilations of one program in this dtype."""
     reference = comparison.reference
     low = reference.low_precision.get("float32")
     if name == "float64":
@@ -106,11 +107,12 @@ def same(name: str, comparison: Comparison) -> float:
 
 
 SAME = 1e-11
-"""The largest relL2 between a compiled program and its operations one by one, in float64."""
+"""Largest relL2 between a compiled program and its operations one by one, in float64."""
 
 
 def miscompiled(comparison: Comparison) -> str:
-    """Where and how far the compiled model is off, in words; '' where it is not, or where the port's own code explains all."""
+    """Describe where the compiled model is wrong, and by how much; '' if it is right, or the port's own code explains every
+    difference."""
     if not compiles() or not any(row.diverging and not row.cause and over(row.local, "activation") for row in comparison.rows):
         return ""
     traced = comparison.traced

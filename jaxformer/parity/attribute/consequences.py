@@ -1,5 +1,5 @@
-"""Consequences of differences elsewhere: values that a module forwards from a call inside, and gradients that come back through
-code whose values are wrong."""
+"""Consequences of differences elsewhere: values that a module forwards from a call inside, and gradients sent back through code
+with wrong values."""
 
 from collections.abc import Collection, Iterable
 
@@ -15,8 +15,11 @@ from jaxformer.parity.trace.partial_gradients import gradients_from
 
 
 def is_handed_on(traced: Traced, mismatch: Mismatch, wrong: Collection[Site]) -> bool:
-    """Whether jax's array is what another call gave along the normal run, in which one of the `wrong` ones is: they own the
-    differences. torch's is so too, or it is a mask, which torch hands to every block."""
+    """True if jax's array is the output of another call in the normal run that contains one of the `wrong` calls.
+
+    The `wrong` calls own the difference then. torch's array must be such an output too, or a mask, which torch hands to every
+    block.
+    """
     if mismatch.child is None or not mismatch.torch.ndim:
         return False
     is_mask = mismatch.torch.dtype == bool or bool(kind_of(mismatch.torch))
@@ -30,7 +33,7 @@ def is_handed_on(traced: Traced, mismatch: Mismatch, wrong: Collection[Site]) ->
 
 
 def holds(arrays: Iterable[np.ndarray], wanted: np.ndarray) -> bool:
-    """Whether one of them has the same numbers."""
+    """True if one of the arrays has the same values."""
     return any(np.array_equal(array, wanted) for array in arrays)
 
 
@@ -38,21 +41,22 @@ Found = list[tuple[Error, Mismatch]]
 
 
 def without_consequences(traced: Traced, found: Found, wrong: set[Site]) -> Found:
-    """Differences of gradients; those of right code without what wrong code sends back. `wrong` are the calls whose values
-    differ. A tap shows what a function gives, and not what it is given: one whose own weights get other gradients all the same
-    is wrong too."""
+    """Drop differences of gradients that wrong code sends back into right code. `wrong` are the calls whose values differ.
+
+    The inputs of a tap are not seen. A tap whose own weights still get other gradients is wrong too.
+    """
     left = without_what_comes_of(traced, found, wrong)
     taps = {site for site in traced.normal_run.taps if site in traced.pairs and site not in traced.valid} & differing(left)
     return left if taps <= wrong else without_what_comes_of(traced, found, wrong | taps)
 
 
 def differing(found: Found) -> set[Site]:
-    """Whose gradients differ."""
+    """Calls whose gradients differ."""
     return {mismatch.owner for error, mismatch in found if over(error, "gradient")}
 
 
 def without_what_comes_of(traced: Traced, found: Found, wrong: set[Site]) -> Found:
-    """With torch's in place of what these calls' code sends back to others."""
+    """Replace the gradients that these calls' code sends back to others by torch's."""
     made = {each.place for each in traced.isolated.mismatches if each.owner in wrong and each.place}
     if not made or differing(found) <= wrong:
         return found
@@ -64,8 +68,10 @@ def without_what_comes_of(traced: Traced, found: Found, wrong: set[Site]) -> Fou
 
 
 def with_torchs(traced: Traced, made: set[ArrayKey], sent: Arrays) -> Arrays:
-    """jax's gradients of weights, with what torch's code sends back from these places in place of what jax's `sent`; where
-    torch is not at hand, torch's own, of those that something was sent to."""
+    """jax's gradients of weights, with torch's contribution from these places in place of jax's, which is `sent`.
+
+    If torch is not available, torch's own gradients are used for the weights that something was sent to.
+    """
     ours = own_gradients(traced, traced.isolated.weights)
     places = {place._replace(site=traced.pairs[place.site]) for place in made}
     torchs = gradients_from(traced.reference, places, traced.boundaries)

@@ -1,8 +1,9 @@
-"""Work that the two sides divide differently among their calls, as scaled embeddings: inside of their module, or after it.
+"""Work that both sides divide differently among their calls, such as scaling embeddings inside their module or after it.
 
-On torch's values each of the two calls differs then, and both together do not. So a boundary between calls is tried open: jax's
-array stays there, torch's are everywhere else. If another difference is gone with it, and none has come in its stead, the two
-cancel: it is one piece of work, divided otherwise. Bugs elsewhere stay what they are, since torch's values are around them.
+On torch's values each of the two calls then differs, and both together do not. So boundaries between calls are tried open:
+jax's array stays at the boundary, and torch's arrays are everywhere else. If another difference disappears and no new one
+appears, the two cancel: it is one piece of work, divided differently. Bugs elsewhere are unaffected, since torch's values are
+around them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,13 +18,13 @@ from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
 
 MOST_ROUNDS = 16
-"""So many rounds of boundaries are tried at most."""
+"""Largest number of rounds of boundaries that are tried."""
 FARTHEST = 4
-"""A difference may go through so many boundaries before it is gone: a dropout, a reshape."""
+"""Largest number of boundaries that a difference may pass before it disappears, such as a dropout or a reshape."""
 
 
 def with_open_borders(traced: Traced) -> Traced:
-    """The runs, module by module, with those boundaries open at which differences cancel."""
+    """Return the runs, module by module, with every boundary open at which differences cancel."""
     search = _BorderSearch(traced)
     if not search.seeds() or _is_harmless(traced):
         return traced
@@ -34,7 +35,7 @@ def with_open_borders(traced: Traced) -> Traced:
 
 
 def _is_harmless(traced: Traced) -> bool:
-    """Whether all that comes out in the normal run is torch's."""
+    """True if all outputs and gradients of the normal run are torch's."""
     noise = noise_of(traced.reference.calls)
     back = (returned(traced, site, noise) for site in traced.pairs)
     values = (each is not None and over(each, "activation") for each in traced.normal.values())
@@ -43,25 +44,25 @@ def _is_harmless(traced: Traced) -> bool:
 
 @dataclass
 class _Trial:
-    """Borders that are tried open together."""
+    """Boundaries that are tried open together."""
 
     seeds: frozenset[ArrayKey]
     opened: set[ArrayKey]
     makers: set[Site]
-    """Whose code makes what stays."""
+    """Calls whose code makes the arrays that stay."""
     readers: set[Site]
-    """Whose code gets it."""
+    """Calls whose code reads these arrays."""
     gone: set[ArrayKey] = field(default_factory=set)
-    """Where differences were."""
+    """Places at which differences disappeared."""
     failed: bool = False
 
     def meets(self, other: "_Trial") -> bool:
-        """Whether what becomes of one may be the other's doing."""
+        """True if the effects of the two trials cannot be told apart."""
         return not (self.readers | self.makers).isdisjoint(other.readers) or not self.readers.isdisjoint(other.makers)
 
 
 class _BorderSearch:
-    """Which boundaries to open."""
+    """Search for the boundaries to open."""
 
     def __init__(self, traced: Traced):
         self.traced = traced
@@ -70,15 +71,15 @@ class _BorderSearch:
         self.places = [place for place, _ in located if place.site != CALL]
         self.around = {place.site: each.owner if each.child else each.reader for place, each in located}
         self.giving = {place.site for place, each in located if each.child is None}
-        """Calls in the place of whose output torch's stands."""
+        """Calls whose output is replaced by torch's."""
         self.wrong = {each.place: each for found, each in traced.values if each.place and over(found, "activation")}
-        """What is not explained."""
+        """Differences that are not explained yet, by place."""
         self.taps = {*traced.normal_run.taps}
         self.opened: set[ArrayKey] = set()
         self.owners: set[Site] = set()
 
     def seeds(self) -> list[ArrayKey]:
-        """Differences that another one follows, of the code that goes on with the first or of what is around it."""
+        """Places whose difference is followed by another one, in the code that reads the array or in code around it."""
         owners = [each.owner for each in self.wrong.values()]
         return [
             place
@@ -87,21 +88,21 @@ class _BorderSearch:
         ]
 
     def _holders(self, site: Site) -> set[Site]:
-        """A call, and those around it."""
+        """A call, and the calls around it."""
         found = {site}
         while (site := self.around.get(site, CALL)) not in found:
             found.add(site)
         return found
 
     def _behind(self, site: Site) -> set[Site]:
-        """Whose code goes on with what a call reads: its own, and where jax's output stays, that of the call around it too."""
+        """Calls whose code uses what a call reads: the call's own, and where jax's output stays, the call around it too."""
         found = {site}
         while site not in {*self.giving, CALL}:
             found.add(site := self.around.get(site, CALL))
         return found
 
     def _taps_behind(self, mismatch: Mismatch) -> set[Site]:
-        """Of a tap's array, those whose code may go on with it: the later ones in the same call."""
+        """Calls whose code may use a tap's array: those of the later taps in the same call."""
         taps = [each for each in self.isolated.mismatches if each.place and each.place.site in self.taps]
         places = [each.place for each in taps]
         if mismatch.place not in places:
@@ -113,7 +114,7 @@ class _BorderSearch:
         return {site for sites in both for site in sites}
 
     def run(self) -> None:
-        """One boundary after the other, then all that one call reads."""
+        """Try single boundaries first, then all boundaries that one call reads."""
         tried: set[frozenset[ArrayKey]] = set()
         for _ in range(MOST_ROUNDS):
             left = self.seeds()
@@ -128,7 +129,7 @@ class _BorderSearch:
             self.isolated = self.traced.again(self.opened, gradients=True)(dict.fromkeys(self.opened, True))
 
     def _try(self, sets: Iterable[frozenset[ArrayKey]]) -> list[frozenset[ArrayKey]]:
-        """Those sets at once that different calls read; the accepted ones stay open. What was tried."""
+        """Try the sets that different calls read in one pass; accepted ones stay open. Returns the sets that were tried."""
         trials: list[_Trial] = []
         for each in sets:
             mismatches = [self.wrong[place] for place in each]
@@ -144,8 +145,10 @@ class _BorderSearch:
         return [trial.seeds for trial in tried]
 
     def _grow(self, trials: list[_Trial]) -> list[_Trial]:
-        """Differences that come instead are opened too, until none comes; those that never end, as a bug's, have failed. Of
-        trials that meet, the first goes on; the others are left out of what is given back."""
+        """Open the boundaries at which new differences appear too, until none appears.
+
+        Trials that do not end, like those at a bug, fail. If trials meet, the first goes on, and the others are not returned.
+        """
         for step in range(FARTHEST + 1):
             found = self._differences(self.opened.union(*(trial.opened for trial in trials if not trial.failed)))
             going = False
@@ -169,16 +172,16 @@ class _BorderSearch:
         return trials
 
     def _needs_all(self, trial: _Trial) -> bool:
-        """Whether what is gone comes back with each of the seeds closed."""
+        """True if some difference returns whenever one of the trial's seeds is closed."""
         return all(trial.gone & self._differences(self.opened | trial.opened - {place}).keys() for place in trial.seeds)
 
     def _differences(self, opened: set[ArrayKey]) -> dict[ArrayKey, Mismatch]:
-        """Where jax's arrays differ with these boundaries open."""
+        """Places where jax's arrays differ with these boundaries open."""
         isolated = self._pass({place: place in opened for place in self.places})
         found = ((self.traced.off(mismatch), mismatch) for mismatch in isolated.mismatches)
         return {mismatch.place: mismatch for error, mismatch in found if mismatch.place and over(error, "activation")}
 
     @cached_property
     def _pass(self) -> Callable[[Mapping[ArrayKey, bool]], Isolated]:
-        """Of values alone; compiled once it is needed."""
+        """Pass of values only, compiled when it is first needed."""
         return self.traced.again(self.places, gradients=False)

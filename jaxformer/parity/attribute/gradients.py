@@ -1,4 +1,4 @@
-"""The checks of gradients in float64: of every weight and input, and of every module's output."""
+"""Checks of gradients in float64: of every weight and input, and of every module's output."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from jaxformer.parity.trace.source_lines import line_of
 
 
 def stopped_gradients(traced: Traced) -> list[str]:
-    """In words: to which of them no gradient comes on one side, where the other has one."""
+    """Messages about tensors that get no gradient on one side while the other side has one."""
     ours, theirs = traced.gradients, traced.reference.gradients
     said, noise = [], NULL_GRADIENT * rms(theirs.values())
     for side, other, here, there in (("torch", "jax", theirs, ours), ("jax", "torch", ours, theirs)):
@@ -30,7 +30,7 @@ def stopped_gradients(traced: Traced) -> list[str]:
 
 
 def gradients(comparison: Comparison) -> Result:
-    """Of every weight and every float input; null ones cannot be judged."""
+    """Check the gradients of every weight and every float input; null gradients cannot be judged."""
     if comparison.traced.no_gradients:
         return not_taken(comparison, "gradients", comparison.traced.no_gradients)
     traced, rows, alone = comparison.traced, comparison.rows, list(comparison.trained_alone.values())
@@ -59,9 +59,9 @@ def gradients(comparison: Comparison) -> Result:
 
 
 def activation_gradients(comparison: Comparison) -> Result:
-    """Of what every module gives, in the normal run; and of what each module sends back when it is given torch's values.
+    """Check the gradients of every module's output in the normal run, and those that each module sends back on torch's values.
 
-    Equal gradients of unequal values prove nothing: a module whose values differ is different here too.
+    Equal gradients of different values prove nothing: a module whose values differ is different here too.
     """
     name, rows = "activation gradients", comparison.rows
     if comparison.traced.no_gradients:
@@ -88,8 +88,7 @@ def activation_gradients(comparison: Comparison) -> Result:
 
 
 def not_taken(comparison: Comparison, name: str, error: ParityError) -> Result:
-    """Where JAX cannot differentiate the model, nothing more can be said of one whose values differ; elsewhere the error ends
-    the comparison."""
+    """Result if JAX cannot differentiate the model: "n/a" if the values differ already, else the error is raised."""
     if not any(row.diverging or over(row.propagated, "activation") for row in comparison.rows):
         raise error
     at = f" (at {place})" if (place := line_of(error)) else ""
@@ -97,7 +96,7 @@ def not_taken(comparison: Comparison, name: str, error: ParityError) -> Result:
 
 
 def without_rows(result: Result, comparison: Comparison) -> Result:
-    """What was found without those rows of the inputs in which torch's output, and so its gradients, are NaN or infinite."""
+    """Result of the check without the rows of the inputs in which torch's output, and so its gradients, are NaN or infinite."""
     left_out = part_of(~comparison.finite_rows, "rows")
     says = f"{result.stage.says}; without {left_out}, in which torch's output is NaN or infinite"
     return replace(result, stage=replace(result.stage, says=says))

@@ -1,6 +1,6 @@
-"""The output in float32 and bfloat16, judged by torch's own rounding error in the same type.
+"""Checks of the output in float32 and bfloat16, judged by torch's own rounding error in the same dtype.
 
-R = |jax - float64| / |torch - float64|, in L2, says how much more jax's output is off than torch's.
+R = |jax - float64| / |torch - float64|, in L2: the rounding error of jax's output relative to that of torch's.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,23 +45,26 @@ from jaxformer.runtime.xla_options import NONE, Options
 
 COMPILED = "compiled"
 EVERY_ROUNDING = "with every rounding kept"
-"""XLA keeps float32 between the operations that it joins, where code that is not compiled rounds after each one."""
+"""Label of the run with every rounding: XLA keeps float32 between operations that it fuses, while uncompiled code rounds after
+each one."""
 OWN_PRODUCTS = "with the device's own products"
 NO_NOISE: Mapping[str, Noise] = MappingProxyType({})
 Outputs = Callable[[Reference, Candidate], dict[str, Any]]
-"""The output of the JAX model, by how it was run."""
+"""Function that returns the JAX model's output, by how the model was run."""
 
 
 def float32(comparison: Comparison) -> Result:
-    """Tier B. Products are in float32, whatever the device's default is."""
+    """Check the output in float32 (tier B). Products are in float32, whatever the device's default is."""
     reference = comparison.reference
     noise = {_label(reference.outputs[key.number]): each for key, each in reference.rounding.output.items()}
     return _judged("float32", check_float32, in_float32, comparison, noise)
 
 
 def bfloat16(comparison: Comparison) -> Result:
-    """Tier C; and float32 with the device's own products by the same measure, where these are less exact than float32. A module
-    whose own error is too large is different, even if the whole output is not."""
+    """Check the output in bfloat16 (tier C), and float32 with the device's own products if these are less exact than float32.
+
+    A module whose own error is too large makes the result different, even if the whole output is within its tolerance.
+    """
     result = _judged("bfloat16", check_bfloat16, in_bfloat16, comparison)
     if any(over(row.propagated, "activation") for row in comparison.rows) or comparison.in_training:
         return result
@@ -77,7 +80,7 @@ def bfloat16(comparison: Comparison) -> Result:
 def _judged(
     name: str, check: Callable[..., float], outputs: Outputs, comparison: Comparison, noise: Mapping[str, Noise] = NO_NOISE
 ) -> Result:
-    """What `check` says; `noise` is how far rounding perturbs torch, by the names of its outputs."""
+    """Result of `check`; `noise` is the perturbation of torch's outputs by rounding, by output name."""
     reference = comparison.reference
     if name not in reference.low_precision:
         how = f"dump it with --tier {comparison.tier}, or check a lower tier"
@@ -103,7 +106,7 @@ def _judged(
 def _used(
     name: str, check: Callable[..., float], found: dict[str, Any], reference: Reference, noise: Mapping[str, Noise]
 ) -> float:
-    """The largest error, in units of its tolerance; ParityError above 1."""
+    """Largest error in units of its tolerance; ParityError above 1."""
     return max(
         check(f"{what} in {name}, {how}", *sides, *([noise[what]] if what in noise else []))
         for how, output in found.items()
@@ -114,7 +117,8 @@ def _used(
 def _one_by_one(
     name: str, check: Callable[..., float], outputs: Outputs, comparison: Comparison, noise: Mapping[str, Noise]
 ) -> tuple[float, dict[str, Any]] | None:
-    """The same of operations that run one by one; None where that is no better, or the model differs in float64 too."""
+    """Repeat the check with operations that run one by one; None if that is no better, or if the model differs in float64
+    too."""
     if name != "float32" or any(over(row.propagated, "activation") for row in comparison.rows):
         return None
     with one_by_one(), suppress(ParityError):
@@ -124,8 +128,10 @@ def _one_by_one(
 
 
 def outputs_of(reference: Reference, name: str, ours: Any) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Of each array of an output in this type: what it is called, jax's, torch's and the true one. Among several, whole numbers
-    are left out: a choice between two near values, as argmax makes, may be the other one."""
+    """Yield the name of each array of an output in this dtype, with jax's array, torch's array and the true one.
+
+    Among several outputs, integers are left out, since a choice between two close values, such as argmax, may change.
+    """
     low, truth = reference.low_precision[name], reference.calls[CALL].output
     if host(ours).shape != low.shape:
         yield "output", ours, low, reference.output
@@ -136,12 +142,12 @@ def outputs_of(reference: Reference, name: str, ours: Any) -> Iterator[tuple[str
 
 
 def _label(name: str) -> str:
-    """'output logits'."""
+    """Name of an output, such as 'output logits'."""
     return f"output {name}".strip()
 
 
 def _why(name: str, comparison: Comparison) -> str:
-    """Why the output is too far off: it is so in float64, whole numbers overflow, or digits are lost somewhere."""
+    """Explain why the error is too large: the output differs in float64 too, integers overflow, or a module loses digits."""
     if any(over(row.propagated, "activation") for row in comparison.rows):
         return "; it is different in float64 too"
     if name != "float32":
@@ -150,28 +156,28 @@ def _why(name: str, comparison: Comparison) -> str:
 
 
 def overflow(reference: Reference) -> str:
-    """Which whole numbers do not fit in 32 bits; '' where they do, or torch's model is not at hand."""
+    """Name the integers that do not fit in 32 bits; '' if all fit, or torch's model is not available."""
     if reference.source is None:
         return ""
-    from jaxformer.parity.diagnose.operators.indices import whole_numbers_beyond  # torch is imported where it is needed
+    from jaxformer.parity.diagnose.operators.indices import whole_numbers_beyond  # imports torch
 
     return whole_numbers_beyond(reference)
 
 
 def check_output32(reference: Reference, candidate: Candidate) -> float:
-    """Tier B; returns the ratio of the error to its tolerance."""
+    """Check the output in float32 (tier B); returns the ratio of the error to its tolerance."""
     output = in_float32(reference, candidate)[COMPILED]
     return check_float32("output in float32", output, reference.low_precision["float32"], reference.output)
 
 
 def in_float32(reference: Reference, candidate: Candidate) -> dict[str, Any]:
-    """The output with products in float32."""
+    """JAX model's output with products in float32."""
     with jax.default_matmul_precision("highest"):
         return {COMPILED: _run(candidate, candidate.model(reference), reference.inputs)}
 
 
 def in_bfloat16(reference: Reference, candidate: Candidate) -> dict[str, Any]:
-    """The output in bfloat16."""
+    """JAX model's output in bfloat16."""
     low = in_bfloat16_model(reference, candidate)
     found = {COMPILED: _run(candidate, *low), EVERY_ROUNDING: _run(candidate, *low, options=KEPT)}
     if not jax_product().is_float32:
@@ -192,7 +198,7 @@ def _run(candidate: Candidate, model: Any, inputs: Any, options: Options = NONE)
 
 
 def next_tokens(output: Any, reference: Reference, name: str) -> str:
-    """How far the next token's distributions are apart, where the output is logits over the vocabulary of the ids."""
+    """Message about the divergence of the next token's distribution, if the output is logits over the ids' vocabulary."""
     rows = [weight.shape[0] for weight in reference.weights.values() if weight.ndim == 2]
     has_ids = any(array.dtype.kind in "iu" for array in reference.inputs)
     for _, *both, truth in outputs_of(reference, name, output):
@@ -203,7 +209,7 @@ def next_tokens(output: Any, reference: Reference, name: str) -> str:
 
 
 def divergence(truth: Any, logits: Any) -> float:
-    """The mean Kullback-Leibler divergence, in nats, of the distributions over the last axis; 0 for the same ones."""
+    """Mean Kullback-Leibler divergence, in nats, of the distributions over the last axis; 0 for equal ones."""
     pair = (as_float64(host(array)) for array in (truth, logits))
     log_p, log_q = (array - np.logaddexp.reduce(array, axis=-1, keepdims=True) for array in pair)
     with np.errstate(invalid="ignore"):
@@ -211,17 +217,19 @@ def divergence(truth: Any, logits: Any) -> float:
 
 
 APART = 10.0
-"""Digits are lost in a module whose own error is so many times that of half of the modules."""
+"""Ratio of a module's own error to the median error of all modules above which the module loses digits."""
 
 
 def rounding_place(traced: Traced) -> str:
-    """'; digits are lost in norm, which is off by 269 times float32's rounding, half of the modules by at most 1'; '' where no
-    module stands out."""
+    """Name the module that loses digits, or '' if no module stands out.
+
+    Example: '; digits are lost in norm, which is off by 269 times float32's rounding, half of the modules by at most 1'.
+    """
     return attempt("where digits are lost", lambda: _said(traced, _alone(traced))) or ""
 
 
 def _alone(traced: Traced) -> Iterable[Mismatch]:
-    """What each module makes of torch's arrays, in float32."""
+    """Arrays that each module makes from torch's arrays, in float32."""
     isolation = replace(traced.isolation, model=traced.model, inputs=traced.reference.inputs, gradients=False)
     with jax.default_matmul_precision("highest"):
         found = isolation.run(traced.isolated.orders, corrected=False).mismatches

@@ -1,4 +1,4 @@
-"""The table of modules: the errors of each, which are diverging, and why."""
+"""Table of modules: the errors of each, whether it diverges, and why."""
 
 import math
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ Worst = dict[Site, tuple[Error, Mismatch]]
 
 
 def table(traced: Traced) -> list[Module]:
-    """One row for each call that both sides have, in torch's call order."""
+    """Build one row for each call that both sides have, in torch's call order."""
     theirs = traced.reference.calls
     order, noise = {site: i for i, site in enumerate(theirs)}, noise_of(theirs)
     own, shared = own_values(traced)
@@ -78,15 +78,15 @@ def table(traced: Traced) -> list[Module]:
 
 
 def differing(found: list[tuple[Error, Mismatch]]) -> list[Mismatch]:
-    """Those over their tolerance."""
+    """Mismatches over their tolerance."""
     return [mismatch for each, mismatch in found if over(each, "activation")]
 
 
 def own_values(traced: Traced) -> tuple[dict[Site, list[tuple[Error, Mismatch]]], set[Site]]:
-    """What each module's own code makes, the largest difference first; and whose makes none in the end.
+    """Group mismatches by the call whose own code makes them, the largest first; and list calls that share work with others.
 
-    Where a call gives torch's arrays along the normal run, and not when it is given torch's, part of its work stands on the
-    other side of the call. What a module only hands on is not its own either.
+    A call that gives torch's arrays in the normal run, but not on torch's inputs, has a part of its work on the other side of a
+    boundary. Values that a module only forwards are not its own either.
     """
     own: dict[Site, list[tuple[Error, Mismatch]]] = {}
     shared = set(traced.divided)
@@ -102,8 +102,10 @@ def own_values(traced: Traced) -> tuple[dict[Site, list[tuple[Error, Mismatch]]]
 
 
 def worst_gradients(traced: Traced, noise: float, wrong: set[Site]) -> Worst:
-    """The same on the way back: gradients of what comes in, of what children gave, and of its own weights. `wrong` are the
-    calls whose values differ."""
+    """Worst gradient of each call: of its inputs, of its children's outputs, and of its own weights.
+
+    `wrong` are the calls whose values differ.
+    """
     worst: Worst = {}
     found = [
         (error(mismatch.jax, mismatch.torch, noise, traced.perturbed(mismatch)), mismatch)
@@ -118,8 +120,10 @@ def worst_gradients(traced: Traced, noise: float, wrong: set[Site]) -> Worst:
 
 
 def gives_more(traced: Traced, site: Site) -> bool:
-    """Whether gradients come back to more arrays of jax's call than of torch's, as of one that pools too: what comes back to
-    the others is then a part of torch's, and what is inside shows the whole."""
+    """True if more arrays of jax's call than of torch's get gradients, for example because jax's call also pools.
+
+    The gradients of the common arrays are then a part of torch's, and the modules inside show the whole.
+    """
     if site not in traced.pairs:
         return False
     theirs = floats_of(traced.reference.calls[traced.pairs[site]])
@@ -127,13 +131,14 @@ def gives_more(traced: Traced, site: Site) -> bool:
 
 
 def floats_of(record: Record) -> list[tuple[int, np.ndarray | None]]:
-    """The numbers of a call's floats, and the gradients that come back to them; those that nothing reads are empty."""
+    """Indices of a call's float outputs and the gradients that come back to them; empty outputs, which nothing reads, are left
+    out."""
     given = enumerate(zip_longest(record.output, record.output_gradients))
     return [(i, gradient) for i, (array, gradient) in given if array is not None and array.size and array.dtype.kind == "f"]
 
 
 def returned(traced: Traced, site: Site, noise: float) -> Error | None:
-    """The largest difference of the gradients that come back to what a call gives; None where torch has none."""
+    """Largest difference of the gradients that come back to a call's outputs; None if torch has none."""
     if gives_more(traced, site):
         return None
     other, moved = traced.pairs[site], traced.reference.rounding.run
@@ -152,8 +157,11 @@ def returned(traced: Traced, site: Site, noise: float) -> Error | None:
 
 
 def by_head(traced: Traced, site: Site) -> list[float]:
-    """relL2 of what each head gathers: of the array `B T D` that an attention module hands to its last child; of its scores
-    and weights `B N T S`, their own."""
+    """relL2 of each head.
+
+    For an attention module, in the array `B T D` that it hands to its last child; for scores and weights `B N T S`, in
+    themselves.
+    """
     own = [each for each in traced.isolated.mismatches if each.owner == site]
     if site in traced.valid:
         both = [(each.jax, each.torch) for each in own if each.torch.ndim == 4]
@@ -166,7 +174,7 @@ def by_head(traced: Traced, site: Site) -> list[float]:
 
 
 def by_position(traced: Traced, site: Site) -> list[float]:
-    """relL2 along axis 1 of jax's array, where both sides have one in the middle."""
+    """relL2 along axis 1 of jax's output, if both sides have an axis between the first and the last."""
     ours, theirs = traced.normal_run.outputs[site][0], traced.reference.calls[traced.pairs[site]].output[0]
     theirs = aligned(theirs, ours, traced.isolated.orders.get(ArrayKey(site, "output", 0)))
     if ours.shape != theirs.shape or ours.ndim < 3:
@@ -175,5 +183,5 @@ def by_position(traced: Traced, site: Site) -> list[float]:
 
 
 def noise_of(calls: Mapping[Site, Record]) -> float:
-    """Gradients of activations below this are null."""
+    """Size below which gradients of activations count as null."""
     return NULL_GRADIENT * rms(array for record in calls.values() for array in record.output_gradients if array is not None)

@@ -1,5 +1,4 @@
-"""Notes on modules beside their errors: draws and running statistics in training mode, outputs that change from call to call,
-and calls of one side without a pair."""
+"""Notes on modules beside their errors: draws, running statistics, outputs that change from run to run, and unpaired calls."""
 
 from collections import Counter
 from dataclasses import replace
@@ -16,7 +15,7 @@ from jaxformer.parity.trace.call_sites import ATTENTION, CALL, Site, last, param
 
 
 def count_diverging(diverging: list[Module], rows: list[Module]) -> str:
-    """'3 of 32 modules diverge'; work around the modules is the call's, which is not one of them."""
+    """Count the diverging modules: '3 of 32 modules diverge'. Work around the modules is the call's, which is not a module."""
     modules = [row for row in rows if row.jax != CALL.path]
     named = [row for row in modules if row in diverging]
     if not modules:
@@ -27,13 +26,13 @@ def count_diverging(diverging: list[Module], rows: list[Module]) -> str:
 
 
 def not_accused(rows: list[Module]) -> list[str]:
-    """'2 behind ln.0 differ too, and may be right', of taps whose inputs are not seen."""
+    """Count the taps that may differ only as a consequence, such as '2 behind ln.0 differ too, and may be right'."""
     firsts = Counter(row.behind for row in rows if row.behind)
     return [f"{n} behind {first} {'differs' if n == 1 else 'differ'} too, and may be right" for first, n in firsts.items()]
 
 
 def first_diverging(rows: list[Module]) -> str:
-    """The first module, in torch's order, whose own code gives other values, or else sends back other gradients."""
+    """Name the first module, in torch's order, whose own code gives other values, or else sends back other gradients."""
     diverging = [row for row in rows if row.diverging]
     for row in diverging:
         if over(row.local, "activation"):
@@ -49,8 +48,10 @@ def first_diverging(rows: list[Module]) -> str:
 
 
 def first_on_the_way_back(rows: list[Module]) -> str:
-    """Between which modules gradients of equal values begin to differ. That is all that is known of taps: they show what a
-    function gives, and not what it is given, so that its own code is not judged on the way back."""
+    """Name the modules between which gradients of equal values begin to differ.
+
+    Nothing more is known of taps: their inputs are not seen, so their own code is not judged in the backward pass.
+    """
     judged = [(row.name, row.gradient) for row in rows if row.gradient is not None]
     wrong = max((i for i, (_, gradient) in enumerate(judged) if over(gradient, "gradient")), default=-1)
     said = [f"are equal down to what {name} gives" for name, _ in judged[wrong + 1 :][:1]]
@@ -61,8 +62,11 @@ def first_on_the_way_back(rows: list[Module]) -> str:
 
 
 def without_later(rows: list[Module], traced: Traced) -> list[Module]:
-    """The table's rows. Statistics of a norm that is not seen by itself in jax differ wherever anything before it does: they
-    diverge only for a known cause, or where nothing else diverges."""
+    """Clear `diverging` of statistics whose norm jax does not call by itself, unless the cause is known or nothing else
+    diverges.
+
+    Such statistics differ wherever anything before the norm differs.
+    """
     seen = {other.path for other in traced.pairs.values()}
     hidden = {other.path for other in traced.pairs.values() if is_hidden(other, seen, traced)}
     if not any(row.diverging and row.torch not in hidden for row in rows):
@@ -71,13 +75,12 @@ def without_later(rows: list[Module], traced: Traced) -> list[Module]:
 
 
 def is_hidden(site: Site, seen: set[str], traced: Traced) -> bool:
-    """Whether torch's array is a buffer of a module that jax has no call of."""
+    """True if torch's array is a buffer of a module that jax has no call of."""
     return site.path in traced.reference.buffers and parent(site.path) not in seen
 
 
 def with_draws(rows: list[Module], draws: DrawPairs | None) -> list[Module]:
-    """The table's rows; the innermost diverging module around a draw that one side alone has, or has at another rate, diverges
-    of it."""
+    """Add draws that only one side has, or at another rate, to the cause of the innermost diverging module around them."""
     said: dict[int, list[str]] = {}
     for side, path, says in draws.differences() if draws else ():
         place = row_around(rows, f"{path}.(draw)" if path else "(draw)", side == "torch")
@@ -87,7 +90,7 @@ def with_draws(rows: list[Module], draws: DrawPairs | None) -> list[Module]:
 
 
 def with_line(row: Module, draws: DrawPairs | None) -> str:
-    """Its cause, and where jax has the draw of torch's that it is about."""
+    """Cause of a row, followed by jax's line of the draw that it is about."""
     labels = {target.label for cause in row.causes for target in cause.targets}
     pairs = draws.pairs if draws else {}
     lines = [draws.jax[j].line for j, i in pairs.items() if draws and draws.torch[i].says in labels]
@@ -95,7 +98,7 @@ def with_line(row: Module, draws: DrawPairs | None) -> str:
 
 
 def unsteady(traced: Traced) -> str:
-    """That it gives another output each time, why and where; '' where it does not. Found out once."""
+    """Message that jax's output changes from run to run, and why; '' if it does not. Computed once."""
     if traced.session.unsteady is None:
         why = why_unsteady(traced)
         traced.session.unsteady = f"jax gives another output each time: {why}; take that out" if why else ""
@@ -103,7 +106,7 @@ def unsteady(traced: Traced) -> str:
 
 
 def unset(traced: Traced, site: Site | None = None) -> str:
-    """That this call, or any where there is none given, reads what `jnp.empty` left unset, and the line; ''."""
+    """Message that this call, or any call if none is given, reads `jnp.empty`'s uninitialised values, with the line; or ''."""
     if traced.session.unset is None:
         traced.session.unset = reads_of_unset(traced)
     reads = traced.session.unset
@@ -112,7 +115,7 @@ def unset(traced: Traced, site: Site | None = None) -> str:
 
 
 def drawn(traced: Traced) -> str:
-    """The same, or that it draws numbers that are the same each time."""
+    """Message that jax's output changes from run to run, or that jax draws the same random numbers each time; or ''."""
     places = [] if traced.untied else traced.normal_run.draws
     same = f"jax draws random numbers (at {places[0]}), which torch has not: take them out" if places else ""
     return unset(traced) or unsteady(traced) or same
@@ -128,7 +131,7 @@ def unpaired_calls(traced: Traced) -> dict[str, list[str]]:
 
 
 def unpaired_taps(traced: Traced) -> list[str]:
-    """jax's taps without a pair, in words; if some are of attention, torch's softmaxes without a pair too."""
+    """Describe jax's taps without a pair; if some are of attention, also torch's softmaxes without a pair."""
     paired, taps = set(traced.pairs.values()), [site for site in traced.normal_run.taps if site not in traced.pairs]
     every = [str(site) for site in traced.normal_run.taps]
     said = say_names([str(site) for site in taps], every)
@@ -144,6 +147,6 @@ def unpaired_taps(traced: Traced) -> list[str]:
 
 
 def such(traced: Traced) -> str:
-    """', as layers.0.norm is'"""
+    """Example of a parameter's name, such as ", as 'layers.0.norm' is"."""
     first = next(iter(traced.parameters), "")
     return f", as '{first}' is" if first else ""

@@ -1,5 +1,7 @@
-"""A scale that one side has inside of a module, and the other one behind it, where the two are not one number: the module is
-right, and the number is not torch's, as of a root that is rounded to bfloat16."""
+"""Scales that one side applies inside a module and the other side after it, with different numbers.
+
+The module itself is right, and jax's number is not torch's, for example a root that is rounded to bfloat16.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,11 +18,11 @@ from jaxformer.parity.runs.trace import Scale, Traced
 from jaxformer.parity.trace.call_sites import Site
 
 NEAR = 2.0**-7
-"""How far the two may be apart, as a part of them: as far as bfloat16 rounds."""
+"""Largest relative difference of the two numbers: bfloat16's rounding error."""
 
 
 def one_scale(wrong: Mapping[Site, list[Mismatch]]) -> dict[Site, Scale]:
-    """Of calls whose values differ, those that are right but for where the scale is."""
+    """Find the calls whose values differ only because the scale is applied elsewhere."""
     alone = {site: mismatches[0] for site, mismatches in wrong.items() if len(mismatches) == 1}
     given = {site: each for site, each in alone.items() if each.child is None and each.torch.dtype.kind == "f"}
     found = {}
@@ -32,7 +34,10 @@ def one_scale(wrong: Mapping[Site, list[Mismatch]]) -> dict[Site, Scale]:
 
 
 def scaled(name: str, inner: Mismatch, outer: Mismatch) -> str:
-    """'torch multiplies emb by 4.89897949 = sqrt(24); jax by 4.90625, that rounded to bfloat16'; '' where it is not so."""
+    """Describe the scales of two mismatches, or return '' if there are none.
+
+    Example: 'torch multiplies emb by 4.89897949 = sqrt(24); jax by 4.90625, that rounded to bfloat16'.
+    """
     if not all(np.isfinite(array).all() for array in (inner.torch, inner.jax, outer.torch, outer.jax)):
         return ""
     both = [factor_between(array, inner.torch) for array in (inner.jax, outer.torch, outer.jax)]
@@ -44,15 +49,17 @@ def scaled(name: str, inner: Mismatch, outer: Mismatch) -> str:
 
 
 def said(name: str, torchs: float, jaxs: float) -> str:
-    """In words."""
+    """Describe the two numbers, and the dtype to which torch's is rounded."""
     types = (np.dtype(kind).name for kind in SMALLER if float(np.asarray(torchs).astype(kind)) == jaxs)
     rounded = next((f", that rounded to {kind}" for kind in types), "")
     return f"torch multiplies {name} by {say(torchs)}; jax by {say(jaxs)}{rounded}"
 
 
 def with_scale_behind_a_tap(traced: Traced) -> Traced:
-    """Where a tap shows torch's array but for a factor, and taps behind it differ: the scale of jax's code in between is solved
-    for, and they are judged without it."""
+    """Solve for a scale in jax's code after a tap, and judge the later taps without it.
+
+    It applies to a tap that shows a multiple of torch's array, if later taps of the same code differ.
+    """
     taps = {*traced.normal_run.taps}
     wrong = [each for found, each in traced.values if over(found, "activation") and each.place and each.place.site in taps]
     for i, inner in enumerate(wrong):

@@ -1,4 +1,4 @@
-"""Calls that give another shape than torch's, of what has torch's shape: a convolution with other paddings."""
+"""Calls whose output has another shape than torch's, on inputs of torch's shape: a convolution with other padding."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,9 +17,12 @@ from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, ancestors
 
 
 def with_other_shapes(traced: Traced, rows: Sequence[Module]) -> list[Module]:
-    """The table's rows, in which calls of another shape are diverging where that is known to be why, or where a difference
-    behind them is not explained: else the two sides divide the work otherwise. jax's array stays there, so nothing is known of
-    the code that goes on with it."""
+    """Mark calls whose output has another shape as diverging, if that is known to explain differences, or if a later difference
+    has no cause.
+
+    Otherwise the two sides divide the work differently. jax's array stays at such a call, so nothing is known of the code that
+    uses it.
+    """
     sites = {str(other): mine for mine, other in traced.pairs.items()}
     wrong = {sites[row.torch]: row.cause for row in rows if row.diverging and over(row.local, "activation")}
     said: dict[str, str] = {}
@@ -42,18 +45,18 @@ def with_other_shapes(traced: Traced, rows: Sequence[Module]) -> list[Module]:
 
 
 def gives(traced: Traced, site: Site) -> str:
-    """'gives [1, 31, 8] in jax, [1, 32, 8] in torch'"""
+    """Describe both shapes: 'gives [1, 31, 8] in jax, [1, 32, 8] in torch'."""
     ours, theirs = outputs(traced, site)
     return f"gives {list(ours.shape)} in jax, {list(theirs.shape)} in torch"
 
 
 def outputs(traced: Traced, site: Site) -> tuple[np.ndarray, np.ndarray]:
-    """What a call gives along the normal run, and torch's."""
+    """Output of a call in the normal run, and torch's."""
     return traced.normal_run.outputs[site][0], traced.reference.calls[traced.pairs[site]].output[0]
 
 
 def shape_cause(traced: Traced, site: Site) -> Diagnosis:
-    """Why, where all that was made before is torch's: what the call gives along the normal run is of its own making then."""
+    """Cause of the other shape, if all earlier outputs are torch's, so that the call itself makes the difference."""
     order = [*traced.reference.calls]
     until = order.index(traced.pairs[site])
     before = (found for each, found in traced.normal.items() if order.index(traced.pairs[each]) < until)
@@ -69,10 +72,11 @@ def shape_cause(traced: Traced, site: Site) -> Diagnosis:
 
 
 def other_shapes(traced: Traced) -> dict[Site, bool]:
-    """jax's calls that give another shape than torch's, the innermost ones; and whether it has more entries, or fewer.
+    """Find jax's innermost calls whose output has another shape than torch's; True if it also has another size.
 
-    What comes in is torch's: where torch is given a part, as each expert its tokens, the work is divided otherwise. So it may
-    be with modules that are called more than once: which call is which is not certain."""
+    Their inputs are torch's: if torch is given a part, like each expert its tokens, the work is divided differently. Modules
+    that are called more than once are left out, because it is uncertain which call corresponds to which.
+    """
     calls, order = Counter(site.path for site in traced.reference.calls), [*traced.reference.calls]
     found = {}
     for site in sorted(traced.unfit - traced.valid.keys(), key=lambda site: order.index(traced.pairs[site])):
@@ -84,13 +88,16 @@ def other_shapes(traced: Traced) -> dict[Site, bool]:
 
 
 def around(site: Site) -> list[str]:
-    """The paths of the calls around one."""
+    """Paths of the calls around a call."""
     return [] if site == CALL else [*ancestors(site.path), CALL.path]
 
 
 def is_given_torchs(traced: Traced, site: Site) -> bool:
-    """Whether the largest array that comes in is torch's. What comes to a tap is not seen: there torch's has as many entries as
-    another array that fitted before, and not as one that did not."""
+    """True if the largest input of a call is torch's.
+
+    The input of a tap is not seen. There torch's input must have the size of an earlier array that fitted, and not of one that
+    did not.
+    """
     theirs = traced.reference.calls[traced.pairs[site]].inputs
     if site in (CALL, Site("", 0)) or not theirs:
         return True
@@ -108,8 +115,8 @@ def is_given_torchs(traced: Traced, site: Site) -> bool:
 
 
 def goes_on_with(traced: Traced, reader: Site, site: Site) -> bool:
-    """Whether a call's code goes on with what another one gives: it is the nearest around, or both are taps of that one, the
-    reader the later one."""
+    """True if the reader's code uses the output of `site`: it is the nearest call around, or both are taps and the reader is
+    later."""
     if reader in traced.normal_run.taps:
         order = [*traced.reference.calls]
         later = order.index(traced.pairs[reader]) > order.index(traced.pairs[site])
@@ -118,7 +125,7 @@ def goes_on_with(traced: Traced, reader: Site, site: Site) -> bool:
 
 
 def code_of(traced: Traced, site: Site) -> Site:
-    """Whose code makes what a tap shows, or calls a module: the innermost call around, which is no tap, and whose own output is
+    """Call whose code makes a tap's value or calls a module: the innermost call around that is no tap and whose output is
     compared."""
     hidden = {*traced.normal_run.taps, *traced.unfit, *traced.valid}
     seen = {each.path: each for each in traced.pairs if each not in hidden and not each.call}

@@ -1,5 +1,4 @@
-"""Rounding: tolerances that are relaxed where torch's own rounding moves an array by more, and modules that round more than
-torch's do."""
+"""Rounding: tolerances relaxed to torch's own rounding error, and modules that round more than torch's do."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -15,26 +14,26 @@ from jaxformer.parity.trace.low_precision import Given, in_bfloat16, own_arrays,
 from jaxformer.runtime.xla_options import Options
 
 INCONCLUSIVE = 1e-6
-"""An array that rounding moves by more than that is not judged by float64."""
+"""Perturbation by rounding above which an array is not judged by float64."""
 
 
 class Relaxed(NamedTuple):
-    """An array over tier A's tolerance that counts as equal, since torch's own rounding may be why."""
+    """An array over tier A's tolerance that counts as equal, because torch's own rounding may explain the error."""
 
     name: str
     moved: float
-    """By rounding alone: relL2 or max/rms."""
+    """Perturbation by rounding alone: relL2 or max/rms."""
     tolerance: float
-    """Its own, in place of tier A's."""
+    """Relaxed tolerance, in place of tier A's."""
 
 
 def is_relaxed(found: Error, kind: Kind) -> bool:
-    """Whether an error would be over the tolerance if torch did not round."""
+    """True if an error is within its tolerance only because of torch's rounding."""
     return over(replace(found, rounding=0.0, rounding_peak=0.0), kind) and not over(found, kind)
 
 
 def relaxed_tolerances(found: Iterable[tuple[str, Error | None]], kind: Kind) -> list[Relaxed]:
-    """Of all errors that need one, the largest tolerance first."""
+    """List all relaxed tolerances, the largest first."""
     relaxed = []
     for name, error in found:
         if error is not None and is_relaxed(error, kind):
@@ -45,7 +44,7 @@ def relaxed_tolerances(found: Iterable[tuple[str, Error | None]], kind: Kind) ->
 
 
 def note(found: list[Relaxed]) -> str:
-    """What a stage adds where tolerances were relaxed, else ''."""
+    """Note that a stage adds if tolerances were relaxed, else ''."""
     if not found:
         return ""
     name, moved, tolerance = found[0]
@@ -59,15 +58,15 @@ def inconclusive(found: Iterable[Relaxed]) -> list[str]:
 
 
 FACTOR, LEAST = 2.0, 3e-5
-"""Tier C's: an error may be so many times torch's, and a part of the array more."""
+"""Tolerance of tier C: the factor by which an error may exceed torch's, and a share of the array's size in addition."""
 FEW = 8
-"""Rows of which nothing is said: their factors are off by chance."""
+"""Number of rows below which row factors are not judged: they vary by chance."""
 KEPT: Options = {"xla_allow_excess_precision": False}
-"""Every rounding, also between operations that XLA joins."""
+"""XLA options that keep every rounding, also between operations that XLA fuses."""
 
 
 def module_that_loses(traced: Traced, low: Any, inputs: tuple[Any, ...]) -> str:
-    """'norm loses digits in bfloat16: ...', of the first module whose own error is over its tolerance; '' where none is.
+    """Describe the first module whose own error is over its tolerance, as 'norm loses digits in bfloat16: ...', or return ''.
 
     `low` is the JAX model in bfloat16, with its `inputs`.
     """
@@ -81,7 +80,7 @@ def module_that_loses(traced: Traced, low: Any, inputs: tuple[Any, ...]) -> str:
 
 
 def own_runs(traced: Traced, low: Any, inputs: tuple[Any, ...]) -> Iterator[tuple[Mismatch, np.ndarray, np.ndarray]]:
-    """What each module's own code makes in bfloat16: jax's, torch's, and the true array; none where torch is not at hand."""
+    """Yield what each module's own code makes in bfloat16: jax's and torch's array and the true one; nothing without torch."""
     reference = traced.reference
     if (source := reference.source) is None:
         return
@@ -100,8 +99,10 @@ def own_runs(traced: Traced, low: Any, inputs: tuple[Any, ...]) -> Iterator[tupl
 
 
 def measures(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> Iterator[tuple[str, float, float, float, int]]:
-    """The errors of both sides beside the size of what they are of, and in how many numbers: of the entries, and of the factors
-    of rows. Entries that are huge or not finite are left out."""
+    """Yield both sides' errors beside the size of the true values and their count: of the entries, and of the factors of rows.
+
+    Entries that are huge or not finite are left out.
+    """
     usual = usual_entries(truth, entry_groups(truth)) & np.isfinite(ours) & np.isfinite(theirs)
     if not truth.ndim or not usual.any():
         return

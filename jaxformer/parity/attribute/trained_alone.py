@@ -1,4 +1,4 @@
-"""Parameters that one side trains and the other does not: torch freezes them, or one side has none of them."""
+"""Parameters that only one side trains: torch freezes them, or the other side does not have them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ INFINITE = Error(float("inf"), float("inf"))
 
 
 def trained_alone(reference: Reference, traced: Traced, candidate: Candidate) -> dict[str, str]:
-    """Their names, torch's where it has some, and what is said of each; gradients of rounding noise train nothing."""
+    """Map these parameters' names, torch's if it has any, to messages; gradients of rounding noise do not count as training."""
     if not reference.gradients or traced.normal_run.weights is None:
         return {}
     noise, static = NULL_GRADIENT * rms(reference.gradients.values()), typed_constants(candidate.like)
@@ -38,8 +38,11 @@ def trained_alone(reference: Reference, traced: Traced, candidate: Candidate) ->
 
 
 def blamed(rows: list[Module], candidate: Candidate, trained: Mapping[str, str]) -> list[Module]:
-    """The table's rows, in which the innermost module that both sides have around each such parameter, and around each that
-    changes what it computes, is diverging of it."""
+    """Mark the innermost module around each such parameter as diverging.
+
+    The same holds for parameters that only one side has and that change the module's output. The modules are those of both
+    sides.
+    """
     owners = {theirs: ours for ours, theirs in parameter_pairs(candidate.like, candidate.family).items()}
     said: dict[int, list[str]] = {}
     sent: set[int] = set()
@@ -65,7 +68,7 @@ def blamed(rows: list[Module], candidate: Candidate, trained: Mapping[str, str])
 
 
 def row_around(rows: list[Module], name: str, torch: bool) -> int:
-    """The number of that row; the call's where no module is around."""
+    """Index of the row of the innermost module around a parameter; the call's row if there is none."""
     paths = [(module.torch if torch else module.jax).replace("the model", "") for module in rows]
     name = name.removeprefix("params.")
     around = (i for i, path in enumerate(paths) if parameters_of(path, [name]))

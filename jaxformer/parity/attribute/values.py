@@ -1,5 +1,4 @@
-"""Checks of values in float64: the whole model, each module alone, dropout and running statistics in training mode, and what
-this run covers."""
+"""Checks of values in float64: whole model, each module alone, dropout, running statistics, and what the run covers."""
 
 import numpy as np
 
@@ -18,7 +17,7 @@ NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or o
 
 
 def forward(comparison: Comparison) -> Result:
-    """The output of the normal run, and the module where the first difference begins."""
+    """Check the output of the normal run, and name the module where the first difference begins."""
     traced, rows = comparison.traced, comparison.rows
     output = next(row for row in rows if row.jax == CALL.path).propagated
     reference = traced.reference
@@ -42,14 +41,14 @@ def forward(comparison: Comparison) -> Result:
 
 
 def differing(traced: Traced) -> str:
-    """'output', or of several 'output logits, boxes': those that differ; all where none does."""
+    """Name the differing outputs: 'output', or 'output logits, boxes' if there are several; all of them if none differs."""
     names = traced.reference.outputs
     wrong = [names[i] for i, found in traced.errors_of(CALL).items() if over(found, "activation")]
     return "output" if len(names) == 1 or not wrong else f"output {', '.join(wrong)}"
 
 
 def local(comparison: Comparison) -> Result:
-    """How many modules give other values than torch's when they are given torch's."""
+    """Count the modules that give other values than torch's on torch's inputs."""
     rows = comparison.rows
     diverging = [row for row in rows if row.diverging and over(row.local, "activation")]
     if not diverging and not np.isfinite(comparison.reference.output).any():
@@ -67,17 +66,17 @@ def local(comparison: Comparison) -> Result:
 
 
 def untraced(traced: Traced) -> list[str]:
-    """That the JAX model ran without jit, where it did."""
+    """Note that the JAX model ran without jit, if it did."""
     return [f"{traced.normal_run.untraced}, so it ran without"] if traced.normal_run.untraced else []
 
 
 def closed(traced: Traced) -> list[str]:
-    """Where calls are not seen."""
+    """Note transformations whose inner calls are not seen."""
     return [f"calls inside of {each} are not compared by themselves" for each in traced.normal_run.unopened]
 
 
 def sensitivity(comparison: Comparison) -> Result | None:
-    """How many weights have no influence on torch's output; None where torch was not asked."""
+    """Count the weights without influence on torch's output; None if torch was not asked."""
     found = comparison.reference.not_covered
     if found is None:
         return None
@@ -86,7 +85,10 @@ def sensitivity(comparison: Comparison) -> Result | None:
 
 
 def dropout(comparison: Comparison) -> Result | None:
-    """None where nothing is drawn, as in inference mode. What one side alone draws is no difference where all is equal."""
+    """Check dropout and other draws; None if nothing is drawn, as in inference mode.
+
+    Draws of one side only are no difference if everything else is equal.
+    """
     draws = comparison.candidate.draws
     if draws is None or not (draws.torch or draws.jax):
         return None
@@ -102,7 +104,7 @@ NONE_GIVEN = "call_jax gives no new ones: let it return (output, updated), as ap
 
 
 def running_statistics(comparison: Comparison) -> Result | None:
-    """None where torch has none, as in inference mode."""
+    """Check the updates of running statistics; None if torch has none, as in inference mode."""
     if not comparison.in_training:
         return None
     traced = comparison.traced

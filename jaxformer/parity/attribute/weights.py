@@ -1,4 +1,4 @@
-"""The check of weights: whether the JAX model holds torch's, bit for bit."""
+"""Check of weights: whether the JAX model holds torch's weights, bit for bit."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ from jaxformer.pytree import named_weights
 
 
 def weights(comparison: Comparison) -> Result:
-    """The tensors that are matched, those that one side alone has, and what of the matching is doubtful."""
+    """Check the matched tensors, and report those that only one side has and doubtful matches."""
     matched, stage = comparison.matched, bitwise(comparison)
     if stage.status != "failed":
         names: dict[Side, list[str]] = {
@@ -37,14 +37,14 @@ def weights(comparison: Comparison) -> Result:
 
 
 def added_up(comparison: Comparison) -> list[str]:
-    """What is said of JAX tensors that hold a sum."""
+    """Note JAX tensors that hold a sum of torch's."""
     both = dict.fromkeys(" + ".join(names) for names in sums(comparison.like, comparison.matched.family).values())
     says = "each has the gradient of the sum, and weights go this way alone"
     return [f"JAX holds torch's {listed([*both])} added up: {says}"] if both else []
 
 
 def bitwise(comparison: Comparison) -> Stage:
-    """Whether the matched tensors are the same; a frozen one may be rounded otherwise."""
+    """Compare the matched tensors bit for bit; frozen ones may differ by rounding."""
     state, like, family = comparison.state, comparison.like, comparison.matched.family
     used = sum(family.why_ignored(name) is None for name in state.weights)
     if has_shapes_alone(like):
@@ -75,8 +75,8 @@ def describe_difference(
     family: Family,
     like: PyTree,
 ) -> str:
-    """A torch tensor, the JAX tensors that differ from it, by how much, and what the first of them holds instead, if that is
-    something of torch's."""
+    """Describe how a torch tensor differs: the JAX tensors, by how much, and which torch values the first one holds instead, if
+    any."""
 
     def piece(part: Part, side: np.ndarray) -> np.ndarray:
         rule = family.rule(parts[part].name)
@@ -105,7 +105,7 @@ def describe_difference(
 
 
 def in_words(layout: Layout | None) -> str:
-    """How the same numbers lie otherwise; a kernel that is flipped has all its axes in their order."""
+    """Describe another order of the same values; a flipped kernel keeps the order of its axes."""
     if isinstance(layout, Axes) and rows_of_heads(layout):
         return f"with {say_rows(layout)}"
     axes = layout.backwards if isinstance(layout, Axes) else ()
@@ -113,10 +113,10 @@ def in_words(layout: Layout | None) -> str:
 
 
 def backwards(axes: tuple[int, ...]) -> str:
-    """In words."""
+    """Describe axes along which a kernel is flipped."""
     return f"backwards along {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(str, axes))}, as a flipped kernel"
 
 
 def some_axes(n: int) -> Iterator[tuple[int, ...]]:
-    """One of so many axes, then two, ..."""
+    """Yield every set of axes: single axes first, then pairs, ..."""
     return chain.from_iterable(combinations(range(n), many) for many in range(1, n + 1))

@@ -1,4 +1,4 @@
-"""Tokens that both sides write from the same weights, by functions of the user's own: all at once, or step by step."""
+"""Tokens that both sides generate from the same weights with the user's own functions: all at once, or step by step."""
 
 import copy
 import inspect
@@ -23,12 +23,12 @@ from jaxformer.parity.runs.load_weights import joined, load_jax, ready
 
 
 class Written(NamedTuple):
-    """What one side wrote."""
+    """Output of one side's generation."""
 
     ids: np.ndarray
-    """`B T`"""
+    """Token ids, `B T`."""
     logits: np.ndarray | None
-    """`B T V`, by which each id was chosen; None where they are not given."""
+    """Logits by which each id was chosen, `B T V`; None if they are not given."""
 
 
 def compare_generation(
@@ -39,11 +39,12 @@ def compare_generation(
     rules: Family = TWIN,
     tables: Tables = NO_TABLES,
 ) -> Stage:
-    """What `torch_generate(model)` and `jax_generate(model)` write with torch's weights: ids `B T`, or (ids, logits `B T V`).
+    """Compare the ids `B T`, or (ids, logits `B T V`), that `torch_generate(model)` and `jax_generate(model)` give.
 
-    The models are copies, in evaluation mode, in float64. All ids have to be the same. Logits tell how near to a tie the first
-    difference is. Or both are generator functions that decode step by step, each with its own cache: they yield the logits of
-    the prompt, `B T V` or `B V`, then `B V` of each step, and are sent torch's ids `B`. All logits have to be the same then.
+    The models are copies with torch's weights, in evaluation mode, in float64. All ids must be equal. Logits show how close to
+    a tie the first difference is. Alternatively both functions are generators that decode step by step, each with its own
+    cache: they yield the logits of the prompt, `B T V` or `B V`, then `B V` for each step, and are sent torch's ids `B`. All
+    logits must then be equal.
     """
     import torch
 
@@ -68,12 +69,12 @@ def compare_generation(
     stage = judged(lambda *_: "")
     if stage.status == "equal":
         return stage
-    with jax.disable_jit():  # tables are seen then that code computes outside of every jit
+    with jax.disable_jit():  # also shows tables that code computes outside of any jit
         return judged(explain_steps)
 
 
 def like(found: Written | list[np.ndarray], ours: Any) -> Any:
-    """What the JAX side gives, all at once or step by step, as torch's does."""
+    """Collect the output of the JAX side, all at once or step by step, as torch's side gives it."""
     if inspect.isgenerator(ours) == isinstance(found, Written):
         one, other = ("jax", "torch") if isinstance(found, Written) else ("torch", "jax")
         raise InputError(f"{one}_generate yields logits step by step, {other}_generate does not; give both alike")
@@ -83,12 +84,12 @@ def like(found: Written | list[np.ndarray], ours: Any) -> Any:
 
 
 def fed(found: list[np.ndarray]) -> list[np.ndarray]:
-    """The ids that both sides are sent: torch's likeliest."""
+    """Ids that both sides are sent: torch's likeliest."""
     return [likeliest(logits) for logits in found]
 
 
 def compare_written(theirs: Written, ours: Written) -> Stage:
-    """Where what both sides wrote begins to differ, if it does."""
+    """Compare the ids of both sides, and find the first difference."""
     shapes = theirs.ids.shape, ours.ids.shape
     if shapes[0] != shapes[1]:
         return Stage("generate", "different", f"torch wrote ids {list(shapes[0])}, jax {list(shapes[1])}")

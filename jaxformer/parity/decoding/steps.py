@@ -1,4 +1,5 @@
-"""Decoding step by step, each side with its own cache: both are fed torch's tokens, and each step's logits are compared."""
+"""Decoding step by step, each side with its own cache: both are fed torch's tokens, and the logits of each step are
+compared."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -11,21 +12,24 @@ from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.text import count
 
 TOLERANCE = 1e-12
-"""The largest relL2 of a row's logits: a cache adds the same numbers in another order."""
+"""Largest relL2 of a row's logits: a cache adds the same numbers in another order."""
 FLOAT32 = 1e-6
-"""Below this, what one side holds in float32 may be all."""
+"""Largest difference that a cache or table held in float32 may explain alone."""
 MOST_STEPS = 4096
-"""Where torch's side does not end by itself, it ends there."""
+"""Number of steps after which torch's side is stopped if it does not end by itself."""
 
 Steps = Generator[Any, Any, Any]
-"""Yields the logits `B V` of a step, the first time those of the prompt, `B T V` or `B V`; is sent the next ids `B`."""
+"""Generator that yields the logits `B V` of each step, first those of the prompt, `B T V` or `B V`, and is sent the next ids
+`B`."""
 
 
 def run_steps(
     side: str, steps: Steps, put: Callable[[np.ndarray], Any], fed: Sequence[np.ndarray] | None = None
 ) -> list[np.ndarray]:
-    """The logits of every step, fed these ids, or the likeliest ones of the step before; at most one step more than there are
-    ids."""
+    """Run all steps and return their logits, feeding the ids `fed`, or the likeliest ids of the previous step.
+
+    At most one step more than there are ids, or than MOST_STEPS, is run.
+    """
     found: list[np.ndarray] = []
     try:
         logits = next(steps)
@@ -41,12 +45,12 @@ def run_steps(
 
 
 def likeliest(logits: np.ndarray) -> np.ndarray:
-    """The next ids `B`, by the logits of the last position."""
+    """Next ids `B`, by the logits of the last position."""
     return _last(logits).argmax(-1)
 
 
 def compare_steps(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray], cause: Callable[[], str] = str) -> Stage:
-    """Where the logits of both sides begin to differ, if they do, and the first token that does; and the `cause`."""
+    """Compare the logits of both sides: the first step that differs, the first token that does, and the `cause`."""
     worst = 0.0
     for step, (t, j) in enumerate(zip(theirs, ours, strict=False)):
         name = _name(step)
@@ -76,7 +80,7 @@ def _hint(step: int, off: float, cause: Callable[[], str]) -> str:
 
 
 def _first_token(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> str:
-    """In words."""
+    """Describe the first token that differs."""
     for step, (t, j) in enumerate(zip(theirs, ours, strict=False)):
         differing = np.flatnonzero(likeliest(t) != likeliest(j)) if _last(t).shape == _last(j).shape else []
         for row in differing:
@@ -94,7 +98,7 @@ def _more(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> str:
 
 
 def _last(logits: np.ndarray) -> np.ndarray:
-    """`B V`"""
+    """Logits of the last position, `B V`."""
     return logits[:, -1] if logits.ndim == 3 else logits
 
 

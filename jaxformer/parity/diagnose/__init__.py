@@ -1,1 +1,1 @@
-"""Why a module differs: formulas tried on the recorded values."""
+"""Search for the cause of a difference: mutations of torch's code, and formulas tried on the recorded values."""

@@ -1,4 +1,4 @@
-"""Attention among the operations of torch's code: queries, keys, values and weights in one form, whatever the code."""
+"""Find attention among the operations of torch's code, with queries, keys, values and weights in one form."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,25 +16,25 @@ FUSED = "scaled_dot_product_attention"
 OF_SCORES = ("matmul", "bmm", "baddbmm", "einsum")
 OF_VALUES = ("matmul", "bmm", "einsum")
 HIDING = ("add", "masked_fill", "where", "baddbmm")
-"""Operations that mask scores."""
+"""Operations that apply a mask to scores."""
 Tensors = tuple[torch.Tensor, ...]
 Moved = Callable[[Tensors], Tensors]
-"""Operands `B N T H` -> others."""
+"""Function from operands `B N T H` to the operands used instead."""
 After = Callable[[torch.Tensor], torch.Tensor]
-"""Output `B N T H` -> another."""
+"""Function from the output `B N T H` to the output used instead."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """An operation whose operands and output are `... T H` in another order of axes."""
+    """Operation whose operands and output are `... T H` after a permutation of their axes."""
 
     op: Op
     orders: Sequence[Sequence[int]]
-    """Axes of each operand, and then of the output."""
+    """Permutations that give `... T H`: one for each operand, then one for the output."""
 
     @property
     def first(self) -> int:
-        """Argument that is the first operand: behind an equation, or what is added."""
+        """Index of the argument that is the first operand: 1 after einsum's equation or the added term of `baddbmm`, else 0."""
         return int(self.op.name in ("einsum", "baddbmm"))
 
     def operands(self, args: Sequence[Any]) -> Tensors:
@@ -44,20 +44,20 @@ class Product:
 
 @dataclass(frozen=True)
 class Core:
-    """Attention: one fused operation, or a product, a softmax and a product."""
+    """Attention core: one fused operation, or a product, a softmax and a product."""
 
     rows: int
     """Size of the batch."""
     softmax: Op
-    """Or the fused operation."""
+    """Softmax of the scores, or the fused operation."""
     products: tuple[Product, ...]
-    """Fused attention, or scores and output."""
+    """Fused attention alone, or the products that give the scores and the output."""
     masks: Op | None = None
-    """Masks the scores."""
+    """Operation that applies the mask to the scores."""
 
     @property
     def is_fused(self) -> bool:
-        """True for one operation."""
+        """True for fused attention: one operation."""
         return len(self.products) == 1
 
     @property
@@ -68,7 +68,7 @@ class Core:
 
     @property
     def scores(self) -> Scores:
-        """Scores and their mask."""
+        """Scores before the mask, and the mask."""
         op = self.softmax if self.is_fused else self.masks
         if not op:
             return unmasked(self.softmax.args[0])
@@ -76,15 +76,15 @@ class Core:
 
     @property
     def is_once(self) -> bool:
-        """True if each of its operations is computed once."""
+        """True if each operation of the core runs once."""
         return all(len(op.runs) == 1 for op in (self.softmax, *(each.op for each in self.products)))
 
     def by_head(self, x: torch.Tensor) -> torch.Tensor:
-        """`B N T H`, whatever is before T."""
+        """Reshape `... T H` to `B N T H`."""
         return x.reshape(self.rows, -1, *x.shape[-2:])
 
     def with_weights(self, weigh: Weigh) -> Edit:
-        """Inside, weights come of the scores in another way."""
+        """Return an edit: torch computes the attention weights from the scores with `weigh`."""
         if self.is_fused:
             return self.softmax.rewrite(partial(fused_attention, weigh))
         if not self.masks:
@@ -98,7 +98,7 @@ class Core:
         return Rewrite({self.masks.place: masked, self.softmax.place: lambda f, a, k, n: weigh(seen.pop())})
 
     def with_heads(self, moved: Moved, after: After | None = None) -> Edit:
-        """Inside, it has other queries, keys and values, and its output goes on as another."""
+        """Return an edit: attention reads the queries, keys and values that `moved` gives, and `after` maps its output."""
         first, *second = self.products
         if not second:
             return first.op.rewrite(self._of_others(first, moved, after))
@@ -108,7 +108,7 @@ class Core:
         return Rewrite({first.op.place: scores, second[0].op.place: output})
 
     def _of_others(self, product: Product, moved: Moved, after: After | None) -> Compute:
-        """Compute an operation of other operands."""
+        """Return a function that computes the product with the operands that `moved` gives, and maps its output by `after`."""
         *orders, last = product.orders
         first, behind = product.first, product.first + len(orders)
 
@@ -124,12 +124,12 @@ class Core:
 
 
 def inverse(order: Sequence[int]) -> list[int]:
-    """The order of axes that undoes one."""
+    """Return the permutation that undoes `order`."""
     return [order.index(i) for i in range(len(order))]
 
 
 def cores(operations: Sequence[Op]) -> Iterator[Core]:
-    """All that are found, in their order."""
+    """Yield the attention cores among the operations, in their order."""
     for i, op in enumerate(operations):
         if not isinstance(op.output, torch.Tensor) or op.output.ndim < 3:
             continue
@@ -145,20 +145,21 @@ def cores(operations: Sequence[Op]) -> Iterator[Core]:
 
 
 def reads(product: Product, weights: torch.Tensor) -> bool:
-    """True for a product of weights and values."""
+    """True if the first operand of a product has the size and last axis of the attention weights."""
     x = product.op.args[product.first]
     return x.numel() == weights.numel() and x.shape[-1] == weights.shape[-1]
 
 
 def hides(op: Op, softmax: Op) -> bool:
-    """True for what gives a softmax its scores, with keys that are masked."""
+    """True for an operation that masks scores and whose output is the softmax's input."""
     scores = softmax.args[0]
     arrays = op.name != "add" or all(isinstance(each, torch.Tensor) for each in op.args[:2])
     return op.name in HIDING and arrays and same(op.output, scores) and bool((scores <= MASKED).any())
 
 
 def rows_of(first: Product, before: Sequence[Op]) -> int:
-    """Size of the batch: where rows and heads are one axis, by how the heads were split; 0 where that is not seen."""
+    """Return the size of the batch. Where batch and heads are one axis, the reshape that split the heads gives it; 0 if there
+    is none."""
     q = first.operands(first.op.args)[0]
     if q.ndim > 3:
         return len(q)
@@ -171,7 +172,7 @@ def rows_of(first: Product, before: Sequence[Op]) -> int:
 
 
 def product_of(op: Op, *, scores: bool) -> Product | None:
-    """Product of queries and keys, or of weights and values; None where an operation has another form."""
+    """Return the product of queries and keys, or of weights and values; None if an operation has another form."""
     if op.name not in (OF_SCORES if scores else OF_VALUES) or not isinstance(op.output, torch.Tensor):
         return None
     try:
@@ -183,7 +184,7 @@ def product_of(op: Op, *, scores: bool) -> Product | None:
 
 
 def orders_of(op: Op, scores: bool) -> tuple[Sequence[int], ...]:
-    """Orders of axes. ValueError of an einsum of another form."""
+    """Return the permutations of operands and output to `... T H`; ValueError for an einsum of another form."""
     if op.name != "einsum":
         plain = range(op.output.ndim)
         return plain, (*plain[:-2], plain[-1], plain[-2]) if scores else plain, plain

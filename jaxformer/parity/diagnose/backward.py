@@ -1,4 +1,4 @@
-"""Where in torch's code a gradient would have to stop, to come back as jax's does."""
+"""Search for stopped gradients: the places where torch's gradient has to stop, or not to, to be equal to jax's."""
 
 import copy
 import itertools
@@ -41,12 +41,12 @@ NORMS = {
     "batch_norm": ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
     "layer_norm": ("x", "normalized_shape", "weight", "bias", "eps"),
 }
-"""Norms that are one operation, and their arguments."""
+"""Norms that are one operation, and the names of their arguments."""
 STATISTICS = (("mean", "variance"), ("variance",), ("mean",))
 
 
 def stops(op: Op) -> Iterator[Proposal]:
-    """Stops of the gradient of one operation, and of its operands."""
+    """Yield mutations that stop the gradient of one operation or of its operands, or that undo its `detach`."""
     for which in STATISTICS if op.name in NORMS else ():
         yield op.instead(STATISTICS_STOPPED, partial(normed, which), which=which)
     if op.name in ("detach", "get_data"):
@@ -59,8 +59,8 @@ def stops(op: Op) -> Iterator[Proposal]:
 
 
 def usual(op: Op) -> Iterator[Proposal]:
-    """What many ports do otherwise: rows of a table that torch does not train, and masked scores, which count where every key
-    is masked."""
+    """Yield mutations that many ports share: gradients of the row that `padding_idx` keeps from training, and of masked scores,
+    which are seen where every key of a row is masked."""
     row = op.kwargs.get("padding_idx")
     if op.name == "embedding" and row is not None:
         yield op.instead(ROW_TRAINED, lambda f, a, k, n: f(*a, **{**k, "padding_idx": None}), row=row)
@@ -71,26 +71,27 @@ def usual(op: Op) -> Iterator[Proposal]:
 
 
 def masked_stopped(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """A mask that is added, as if it were filled in."""
+    """Compute an added mask, but with the gradient of `masked_fill`: none for masked scores."""
     y = function(*args, **kwargs)
     hidden = torch.stack([(x <= MASKED).expand_as(y) for x in args[:2] if isinstance(x, torch.Tensor)]).any(0)
     return torch.where(hidden, y.detach(), y)
 
 
 def masked_sent(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """A mask that is filled in, as if it were added."""
+    """Compute a filled mask, but with the gradient of an addition: masked scores get one too."""
     y = function(*args, **kwargs)
     x = next(x for x in args if goes_on(x, y))
     return x + (y - x).detach()
 
 
 def goes_on(x: Any, y: Any) -> bool:
-    """True if an array has a gradient, of the shape of what is made of it."""
+    """True if both are arrays of real numbers with the same shape, so that the gradient of `y` can pass to `x` unchanged."""
     return of_reals(x) and of_reals(y) and x.shape == y.shape
 
 
 def normed(which: tuple[str, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """A norm with the gradient of some of its statistics stopped; ValueError for running statistics, which have none."""
+    """Compute a norm with the gradient of some of its statistics stopped; ValueError for running statistics, which have no
+    gradient."""
     given: dict[str, Any] = dict(zip(NORMS[function.__name__], args, strict=False)) | kwargs
     x, weight, bias = given["x"], given.get("weight"), given.get("bias")
     if function.__name__ == "layer_norm":
@@ -106,32 +107,33 @@ def normed(which: tuple[str, ...], function: Any, args: Any, kwargs: Any, n: int
 
 
 NEAR, CLEAR = 1e-9, 100
-"""relL2 of gradients that count as the same, and how many times less than the difference it is."""
+"""Tolerance (relL2) at which gradients count as equal, and the least ratio of the difference to a candidate's residual."""
 REFUSED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass
 class Backward:
-    """What one torch call sends back, again and again."""
+    """Replay of the backward pass of one torch call: gives its gradient, with or without mutations."""
 
     reference: Reference
     owner: Site
     place: ArrayKey | tuple[str, ...]
-    """Whose gradient it is: of its own input, of what a call inside of it gives, or of its weights, by their names."""
+    """Array whose gradient is compared: an input of the call or an output of a call inside it; or the names of its weights."""
     boundaries: set[ArrayKey]
-    """Where jax and torch have the same arrays; no gradient goes through them."""
+    """Arrays that jax and torch have in common; no gradient passes through them."""
     jax: np.ndarray
-    """What jax sends back, of several weights one behind the other, as torch has their axes; and torch."""
+    """jax's gradient, with torch's axes; those of several weights are flattened and joined."""
     torch: np.ndarray
+    """torch's gradient, in the same form."""
 
     @cached_property
     def model(self) -> Any:
-        """In float64, of its own."""
+        """Private float64 copy of torch's model."""
         assert self.reference.source is not None
         return thawed(copy.deepcopy(self.reference.source.module).double()).eval()
 
     def gradient(self, altered: AbstractContextManager[Any] | None = None) -> np.ndarray:
-        """torch's, with its code altered inside of the call."""
+        """Replay the backward pass with an edit applied while the call runs, and return torch's gradient."""
         model, reference = self.model, self.reference
         assert reference.source is not None
         given = {place for place in self.boundaries if place.part == "inputs" and place.site != self.owner}
@@ -151,7 +153,7 @@ class Backward:
 
 
 def is_stopped(reference: Reference, place: ArrayKey) -> bool:
-    """Whether torch sends nothing back from an input of real numbers: what jax sends there goes on."""
+    """True if torch gives an input of real numbers no gradient: jax's gradient passes on there, if it has one."""
     record = reference.calls[place.site]
     if place.number >= len(record.inputs) or record.inputs[place.number].dtype.kind != "f":
         return False
@@ -159,12 +161,12 @@ def is_stopped(reference: Reference, place: ArrayKey) -> bool:
 
 
 def flat(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    """One behind the other."""
+    """Flatten the arrays and join them into one vector."""
     return np.concatenate([np.ravel(each) for each in arrays])
 
 
 class _Inside:
-    """An observer: torch is altered while one call runs."""
+    """Observer that applies an edit to torch while the call of `owner` runs."""
 
     def __init__(self, cut: Cut, owner: Site, altered: AbstractContextManager[Any] | None):
         self.cut, self.owner, self.altered, self.stack = cut, owner, altered or nullcontext(), ExitStack()
@@ -182,14 +184,14 @@ class _Inside:
 
 
 def explain_stopped(backward: Backward, session: Session) -> Diagnosis:
-    """Find where torch's gradient has to stop, or not to, to be jax's: one place, or several beside each other."""
+    """Find where torch's gradient has to stop, or not to, to be equal to jax's: one place, or several together."""
     listing = Listing()
     most = min(NEAR, distance(backward.jax, backward.torch) / CLEAR)
     if distance(backward.gradient(listing), backward.torch) > NEAR:
         return Diagnosis()
 
     def off(several: Sequence[Proposal]) -> float:
-        """How far torch's gradient is from jax's with all of these."""
+        """Distance (relL2) of torch's gradient from jax's with all of these mutations; infinite once the calls are used up."""
         session.calls_left -= len(backward.reference.calls)
         if session.calls_left < 0:
             return math.inf
@@ -210,10 +212,10 @@ def explain_stopped(backward: Backward, session: Session) -> Diagnosis:
 
 
 def subsets(several: Sequence[Proposal]) -> Iterator[list[Proposal]]:
-    """All of them but the empty one, the smaller ones first."""
+    """Yield all subsets but the empty one, the smaller ones first."""
     return (list(some) for n in range(1, len(several) + 1) for some in itertools.combinations(several, n))
 
 
 def at_once(several: Sequence[Proposal]) -> Rewrite:
-    """Inside, all of these apply, each to one operation."""
+    """Return one edit that applies several mutations, each of one operation."""
     return Rewrite({place: compute for each in several for place, compute in vars(each.edit())["altered"].items()})

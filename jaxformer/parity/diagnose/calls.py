@@ -1,4 +1,4 @@
-"""Calls of torch's functions: arguments in one form, however the user's code writes them, and checked where torch does not."""
+"""Calls of torch's functions: arguments in one form, however the user's code passes them, and checked where torch does not."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional arguments, and those by name."""
+"""Positional arguments, and keyword arguments."""
 CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 NAMES = {f"conv{n}d": CONVOLUTION for n in (1, 2, 3)} | {f"conv_transpose{n}d": TRANSPOSED for n in (1, 2, 3)}
@@ -18,7 +18,7 @@ NAMES |= {
     **{f"avg_pool{n}d": ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad") for n in (1, 2, 3)},
     "linear": ("input", "weight", "bias"),
 }
-"""Arguments of functions that are written in C++, or have a signature of any arguments."""
+"""Names of the arguments of functions that are written in C++, or whose Python signature is `*args, **kwargs`."""
 
 
 def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -41,10 +41,10 @@ def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 @cache
 def required(function: Callable[..., Any]) -> tuple[tuple[str, ...], ...]:
-    """Names of the first arguments without a default, of each form of a function of torch's; none where they are not known."""
+    """Names of the leading arguments without a default, for each overload of a torch function; empty if they are not known."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # written in C++, where schemas have them
+    except (TypeError, ValueError):  # written in C++: the operator's schemas name the arguments
         schemas = torch._C._jit_get_schemas_for_operator(f"aten::{getattr(function, '__name__', '')}")
         needed = [[a for a in schema.arguments if not a.has_default_value() and not a.kwarg_only] for schema in schemas]
         return tuple(tuple("input" if each.name == "self" else each.name for each in form) for form in needed)
@@ -53,25 +53,25 @@ def required(function: Callable[..., Any]) -> tuple[tuple[str, ...], ...]:
 
 
 def writes(function: Callable[..., Any]) -> bool:
-    """True for a function that changes its first argument, as `mul_`, `__iadd__` and `__setitem__`."""
+    """True for a function that changes its first argument in place, as `mul_`, `__iadd__` and `__setitem__` do."""
     name = getattr(function, "__name__", "_")
     return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
 
 
 def holds_tensors(value: Any) -> bool:
-    """True for a tensor, and for a list or tuple of tensors."""
+    """True for a tensor, and for a list or tuple of tensors that is not empty."""
     several = isinstance(value, (tuple, list)) and len(value) > 0
     return isinstance(value, torch.Tensor) or (several and all(isinstance(each, torch.Tensor) for each in value))
 
 
 def named(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that are given, by their names. ValueError where torch's function has no names for them."""
+    """Return the given arguments by their names; ValueError if torch's function has no names for them."""
     return dict(zip(names_of(function), args, strict=False)) | kwargs
 
 
 @cache
 def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Of its arguments, in their order."""
+    """Names of a function's arguments, in their order."""
     return NAMES.get(function.__name__) or tuple(inspect.signature(function).parameters)
 
 
@@ -79,7 +79,10 @@ RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 def safe(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function; ValueError where a packed sequence, or the state that it begins with, has other sizes."""
+    """Return the function; a recurrent one checks its packed sequence and initial states first, since torch does not.
+
+    The check raises ValueError where their sizes do not fit.
+    """
     if getattr(function, "__name__", "") not in RECURRENT:
         return function
 
@@ -93,7 +96,10 @@ def safe(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check(x: torch.Tensor, sizes: torch.Tensor, states: Any, weights: Sequence[torch.Tensor], biases: bool) -> None:
-    """`x` has the rows of all steps, `sizes` how many each step has, the largest first."""
+    """Check the arguments of a recurrent layer on a packed sequence; ValueError where sizes do not fit.
+
+    `x` has the rows of all steps, `sizes` the number of rows of each step, in descending order.
+    """
     first = [states] if isinstance(states, torch.Tensor) else states
     layers, rows = len(weights) // (4 if biases else 2), int(sizes[0])
     if int(sizes.sum()) != len(x) or int(sizes.min()) < 1 or bool((sizes.diff() > 0).any()):

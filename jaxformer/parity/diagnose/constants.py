@@ -1,21 +1,21 @@
-"""Numbers that code computes: fractions of whole numbers, and roots of them; ordinals."""
+"""Recognise numbers that code computes: fractions, roots and logarithms of integers; words for ordinals."""
 
 import math
 from collections.abc import Iterator
 
 NEAR, MOST = 1e-9, 10**6
-"""How near a number has to be, as a part of it; and the largest whole number."""
+"""Relative tolerance at which a number is recognised, and the bound of the integers that are tried."""
 PLAIN = 4
-"""A number of so few letters says itself what it is."""
+"""Number of characters up to which a number needs no explanation."""
 BASES = (2, 10, 100, 1000, 10000, 100000, 500000, 1000000)
-"""Of logarithms that are known by them."""
+"""Numbers whose natural logarithms are recognised."""
 ROUNDED = 2.0**-23
-"""A factor this near to 1 comes of a constant that one side rounds to float32."""
+"""Distance from 1 up to which a factor is explained by a constant that one side rounds to float32."""
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 
 def roots(x: float) -> Iterator[tuple[float, str]]:
-    """Fractions of whole numbers, and roots of them, near to a number."""
+    """Yield numbers near `x` of the forms 1/n, sqrt(n) and 1/sqrt(n), with their names."""
     size = abs(x)
     if not size or not math.isfinite(size):
         return
@@ -31,18 +31,18 @@ def roots(x: float) -> Iterator[tuple[float, str]]:
 
 
 def logarithm(x: float) -> str:
-    """'-log(1000)', of a power of ten or another usual base; ''."""
+    """Return '-log(1000)' if the number is the logarithm of one of `BASES`, or its negative; else ''."""
     sign = "-" if x < 0 else ""
     return next((f"{sign}log({base})" for base in BASES if math.isclose(abs(x), math.log(base), rel_tol=NEAR)), "")
 
 
 def is_plain(x: float) -> bool:
-    """Tell whether somebody may have written a number: it has few digits, or is a root or a logarithm of a plain one."""
+    """True if a person may have written the number: it has few digits, or is a root or logarithm of an integer."""
     return len(f"{x:.9g}") <= PLAIN or " = " in say(x)
 
 
 def say(x: float) -> str:
-    """'0.5', '4.89897949 = sqrt(24)', '-6.90775528 = -log(1000)', '1.00000004 (a constant in float32)'"""
+    """Write a number: '0.5', '4.89897949 = sqrt(24)', '-6.90775528 = -log(1000)', '1.00000004 (a constant in float32)'."""
     plain = f"{x:.9g}"
     if 0 < abs(x - 1) <= ROUNDED:
         return f"{plain} (a constant in float32)"

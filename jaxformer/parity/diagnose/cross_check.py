@@ -1,4 +1,4 @@
-"""What a mutation does to the other arrays of the same call: jax has them too."""
+"""Cross-check: the effect of a mutation on every other array of the same call that jax has too."""
 
 from typing import NamedTuple
 
@@ -14,21 +14,24 @@ from jaxformer.parity.trace.call_sites import ArrayKey, below
 
 
 class Elsewhere(NamedTuple):
-    """What becomes of them."""
+    """Result of a cross-check."""
 
     gives: frozenset[ArrayKey]
-    """torch's places at which jax's arrays come."""
+    """torch's places at which the mutation gives jax's array."""
     contradicts: bool
-    """Whether another array changes, and not into jax's: then the mutation is not what jax's code does."""
+    """True if another array changes into something that is not jax's: then the mutation is not what jax's code does."""
 
 
 def cross_check(replay: Replay, proposal: Proposal, limit: float) -> Elsewhere:
-    """Of all arrays that jax has too: of the code of the module that gives the array, or else of the whole call. Another layer
-    may run the same line, and be right; but no other code may read the same weight or setting, and be right."""
+    """Replay the call to its end with a mutation, and compare every array that jax has too; `limit` is the largest residual.
+
+    A mutated operation is checked on the code of the module that makes the array, since another layer may run the same line and
+    be right. A mutated weight or setting is checked on the whole call, since no other code may read it and be right.
+    """
     inside = proposal.edit()
     try:
         before, after = replay.everywhere(), replay.everywhere(inside)
-    except Exception:  # a model refuses in its own ways: code behind the array may not go on with it
+    except Exception:  # any error of the model's code: code after the array may not work with the mutated array
         return Elsewhere(frozenset({replay.place}), False)
     gives, contradicts = {replay.place}, False
     for place, array in before.items():
@@ -45,12 +48,12 @@ def cross_check(replay: Replay, proposal: Proposal, limit: float) -> Elsewhere:
 
 
 def is_anothers(place: ArrayKey, replay: Replay) -> bool:
-    """Whether an array lies outside of the module inside of the call that gives the array."""
+    """True if an array lies outside the module that makes the replayed array, where that is a module inside the call."""
     module = replay.place.site
     inner = replay.place.part == "output" and module != replay.owner
     return inner and place.site != module and not below(place.site.path, module.path)
 
 
 def is_jaxs(array: np.ndarray, jax: np.ndarray, limit: float) -> bool:
-    """Whether an array is jax's; the numbers of masked entries may differ."""
+    """True if an array is equal to jax's; masked entries may hold other numbers."""
     return off(one_number(array, jax, inside=True), jax) <= limit

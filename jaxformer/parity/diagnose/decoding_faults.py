@@ -1,4 +1,4 @@
-"""Faults of caches and prompts as data: how a step of torch's decoding has to differ to be jax's."""
+"""Faults of caches and prompts, as data: mutations of torch's decoding that may give jax's logits."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,78 +9,79 @@ import numpy as np
 import torch
 
 MOST_EMPTY = 64
-"""Slots of a cache behind the last token."""
+"""Bound of the number of empty cache slots after the last token."""
 
 
 class Seen(NamedTuple):
-    """Which keys a row of scores has."""
+    """Queries and keys of an array of scores, by their positions."""
 
     key: torch.Tensor
-    """Its number `S`."""
+    """Positions of the keys `S`."""
     row: torch.Tensor
-    """The position of the query `T 1`."""
+    """Positions of the queries `T 1`."""
     prompt: int
-    """How many tokens the prompt has."""
+    """Number of tokens in the prompt."""
 
 
 Hidden = Callable[[Seen], torch.Tensor]
-"""Which keys it is about `T S`."""
+"""Function that gives a mask `T S`: True for the keys that a fault concerns."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong in all steps behind the prompt."""
+    """Fault in every step after the prompt, or in the prompt itself (`unmasked`)."""
 
     says: str
     position: Callable[[int, int], int] | None = None
-    """(position, prompt) -> another position."""
+    """(position, length of the prompt) -> the position used instead."""
     hides: Hidden | None = None
     """Keys that are not seen."""
     without_keys: Hidden | None = None
     """Slots in which keys are 0."""
     without_values: Hidden | None = None
+    """Slots in which values are 0."""
     empty: Callable[[int], int] | None = None
-    """tokens so far -> how many slots of 0 are seen beside."""
+    """Number of tokens so far -> number of empty slots (zeros) that are seen too."""
     from_first: tuple[int, ...] = ()
-    """Which of keys (0) and values (1) every layer has of the first layer, but for the token's own."""
+    """Caches that every layer takes from the first layer, but for the step's own token: keys (0), values (1)."""
     cache: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
-    """(what is held, what is new) -> what a step reads instead, of keys and of values."""
+    """(cached part, new part) -> both parts as a step reads them, for keys and for values."""
     angles: Callable[[int, int], int] | None = None
-    """(position, prompt) -> another position in rotations alone."""
+    """(position, length of the prompt) -> the position used instead in rotations alone."""
     still: tuple[int, ...] = ()
-    """Which of queries (0) and keys (1) are not rotated."""
+    """Vectors that are not rotated: queries (0), keys (1)."""
     written: tuple[int, int] = (0, 1)
-    """What is new in the caches of keys and of values: keys (0) or values (1)."""
+    """New entries of the cache of keys, and of that of values: keys (0) or values (1)."""
     ids: Callable[[Sequence[np.ndarray], int], np.ndarray] | None = None
-    """(ids of all steps, step) -> what the step is given."""
+    """(ids of all steps, number of the step) -> ids that the step is given."""
     bias: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """The bias of all rows of scores, `... T S`, that a step has instead."""
+    """Score bias `... T S` -> the bias that a step uses instead."""
     unmasked: bool = False
-    """Whether the tokens of the prompt see each other, whatever the mask is."""
+    """True if the tokens of the prompt see each other, whatever the mask is."""
 
 
 def of_steps(seen: Seen) -> Any:
-    """Tokens of steps."""
+    """Mask of the tokens of all steps so far."""
     return (seen.key >= seen.prompt) & (seen.key <= seen.row)
 
 
 def before(seen: Seen) -> Any:
-    """Tokens of steps before the last."""
+    """Mask of the tokens of earlier steps."""
     return (seen.key >= seen.prompt) & (seen.key < seen.row)
 
 
 def itself(seen: Seen) -> Any:
-    """The last token."""
+    """Mask of the query's own token."""
     return seen.key == seen.row
 
 
 def of_first_row(x: torch.Tensor) -> torch.Tensor:
-    """The first row's, in the place of every row's."""
+    """Put the first row of the batch in the place of every row."""
     return x[:1].expand_as(x)
 
 
 def is_of_position(fault: Fault) -> bool:
-    """Whether it is about positions alone."""
+    """True if a fault concerns positions alone."""
     return fault.position is not None and not fault.empty and not fault.hides
 
 
@@ -133,7 +134,7 @@ FAULTS = (
     Fault("the score bias of each step is that of the first token", bias=lambda bias: bias[..., :1, :].expand_as(bias)),
 )
 OF_PROMPT = (Fault("the prompt is read without the mask: its tokens see those behind them", unmasked=True),)
-"""Those that are tried where the prompt differs."""
+"""Faults that are tried where the prompt's logits differ."""
 
 
 RARE = (
@@ -144,16 +145,16 @@ RARE = (
     Fault("steps write keys into the cache of values", written=(0, 0)),
     Fault("steps write keys and values into the caches of each other", written=(1, 0)),
 )
-"""Those that are tried where none of the others fits."""
+"""Faults that are tried where none of `FAULTS` fits."""
 
 
 def more(prompt: int, steps: int) -> Iterator[Fault]:
-    """Empty slots up to the end of a cache, of some length."""
+    """Yield faults in which a step sees all empty slots of a cache, for each capacity that the cache may have."""
     for n in range(1, MOST_EMPTY):
         capacity = prompt + steps + n
         yield Fault(f"a step sees all empty slots of a cache of {capacity}", empty=partial(left_of, capacity))
 
 
 def left_of(capacity: int, tokens: int) -> int:
-    """Slots that are empty."""
+    """Number of empty slots of a cache."""
     return max(capacity - tokens, 0)

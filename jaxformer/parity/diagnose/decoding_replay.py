@@ -1,4 +1,4 @@
-"""Steps of torch's decoding, replayed with a fault that caches have: a position that is off, a slot that is missed."""
+"""Replay of torch's decoding steps with a fault of the cache: a wrong position, a slot that is missed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,19 +18,20 @@ PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bm
 
 
 def places_of(x: Any, total: int) -> torch.Tensor | None:
-    """Positions of the rows of angles, `... T H`: of the step's token or of all so far; None where they are no angles."""
+    """Return the positions of the rows of rotary angles `... T H`: the step's token or all tokens so far; None if `x` cannot be
+    such angles."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim < 2 or x.shape[-2] not in (1, total):
         return None
     return torch.arange(total - x.shape[-2], total)
 
 
 def rates_of(angles: torch.Tensor, position: int) -> torch.Tensor:
-    """Radians a position, by the last row."""
+    """Return radians per position, from the last row of the angles."""
     return angles.reshape(-1, *angles.shape[-2:])[0, -1] / position
 
 
 def turned_back(x: torch.Tensor, rates: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Vectors `... T H` at these positions, without their rotation; a part that is not rotated comes last."""
+    """Undo the rotary positions of vectors `... T H`; units beyond the rates, which are not rotated, come last."""
     width, half, places = len(rates), len(rates) // 2, places[:, None]
     cos, sin = (places * rates).cos(), (places * rates).sin()
     turned, rest = x[..., :width], x[..., width:]
@@ -42,20 +43,21 @@ def turned_back(x: torch.Tensor, rates: torch.Tensor, places: torch.Tensor) -> t
 
 
 def is_paired(rates: torch.Tensor) -> bool:
-    """Whether every rate is there twice, for both units of a pair."""
+    """True if each rate occurs twice, once for either unit of a rotated pair."""
     half = len(rates) // 2
     return len(rates) % 2 == 0 and (torch.equal(rates[:half], rates[half:]) or torch.equal(rates[::2], rates[1::2]))
 
 
 def is_of_queries(q: torch.Tensor, k: torch.Tensor, width: int, total: int) -> bool:
-    """Whether a product is that of queries, of one token or of all so far, and all keys, as columns; and not of weights."""
+    """True for a product of queries, of one token or of all so far, and all keys as columns. A first operand that is not
+    negative and has rows with the sum 1 is attention weights."""
     if k.shape[-1] != total or q.shape[-2] not in (1, total) or k.shape[-2] < width:
         return False
     return bool((q < 0).any()) or not torch.allclose(q.sum(-1), torch.ones((), dtype=q.dtype))
 
 
 def is_bias(x: Any, total: int) -> bool:
-    """Whether it may be a bias of scores, `... T S`: numbers for all keys so far, some of which mask nothing."""
+    """True if `x` may be a score bias `... T S`: it has a number for each key so far, and is not only a mask."""
     fits = isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 1 and x.shape[-1] == total
     return fits and bool(((x > MASKED) & (x != 0)).any())
 
@@ -71,7 +73,7 @@ JOINS = (torch.cat, torch.concat)
 
 
 class Decoding(TorchFunctionMode):
-    """Inside, torch decodes with a fault."""
+    """Context manager: torch decodes with a fault."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__()
@@ -81,11 +83,11 @@ class Decoding(TorchFunctionMode):
 
     @property
     def total(self) -> int:
-        """Tokens up to the step's."""
+        """Number of tokens so far, the step's own included."""
         return self.prompt + self.step
 
     def begin(self, step: int) -> None:
-        """The next step."""
+        """Begin a step, by its number."""
         self.step, self.joined = step, []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -109,7 +111,7 @@ class Decoding(TorchFunctionMode):
         return self._positions(output) if self.fault.position and self.step else output
 
     def _in_steps(self, func: Any) -> Callable[..., Any] | None:
-        """What a function does in a step, if the fault is one of it."""
+        """Return the method that computes a function in a step, if the fault concerns that function; else None."""
         fault = self.fault
         if func in JOINS and (fault.from_first or fault.cache):
             return self._joined
@@ -122,7 +124,7 @@ class Decoding(TorchFunctionMode):
         return self._product if func in PRODUCTS and fault.still and self.rates is not None else None
 
     def _acts(self, scores: torch.Tensor) -> bool:
-        """Whether the fault is one of scores; the first of them tell how long the prompt is."""
+        """True in a step if the fault concerns scores. The first scores give the length of the prompt."""
         self.prompt = self.prompt or scores.shape[-2]
         fault = self.fault
         return self.step > 0 and any((fault.hides, fault.without_keys, fault.without_values, fault.empty))
@@ -160,7 +162,7 @@ class Decoding(TorchFunctionMode):
         return torch.where(row >= self.prompt, weights, scores.softmax(-1))
 
     def _masked(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """Scores and a mask: those of the prompt without it."""
+        """Add or fill a mask; between tokens of the prompt, scores stay unmasked."""
         parts = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.is_floating_point()]
         plain = [each.clone() for each in parts if not (each <= MASKED).any() and each.ndim > 1]
         output = func(*args, **kwargs)
@@ -168,14 +170,14 @@ class Decoding(TorchFunctionMode):
         return self._open(output, plain[0]) if masks and len(plain) == 1 and plain[0].shape == output.shape else output
 
     def _open(self, scores: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
-        """Scores `... T S` in which those between tokens of the prompt are plain ones."""
+        """Return scores `... T S`, with plain scores between tokens of the prompt."""
         length, keys = scores.shape[-2:]
         self.prompt = self.prompt or length
         rows = torch.arange(self.total - length, self.total)[:, None]
         return torch.where((rows < self.prompt) & (torch.arange(keys) < self.prompt), plain, scores)
 
     def _biased(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """Scores and their bias, which is the smaller one of the two."""
+        """Add scores and the fault's bias; the smaller of two operands is the bias."""
         sides = args[:2]
         if len(sides) == 2 and all(isinstance(each, torch.Tensor) for each in sides):
             i = min((1, 0), key=lambda n: sides[n].numel())
@@ -185,14 +187,14 @@ class Decoding(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _other_bias(self, bias: torch.Tensor) -> torch.Tensor:
-        """The fault's in the rows of steps, but for what masks."""
+        """Return the fault's bias in the rows of steps; masked entries stay as they are."""
         assert self.fault.bias
         row = torch.arange(self.total - bias.shape[-2], self.total)[:, None]
         masked = (bias <= MASKED) | (row < self.prompt)
         return torch.where(masked, bias, self.fault.bias(bias))
 
     def _angles(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """Cosines or sines, of other positions; it is noted what a position adds."""
+        """Compute cosines or sines of the fault's positions, or note the rates if the fault leaves vectors without rotation."""
         places = places_of(args[0], self.total)
         if places is None or not args[0].any():
             return func(*args, **kwargs)
@@ -205,14 +207,14 @@ class Decoding(TorchFunctionMode):
         return func(args[0] * (other / places.clamp(min=1))[:, None], *args[1:], **kwargs)
 
     def _still(self, i: int, x: torch.Tensor) -> torch.Tensor:
-        """Queries or keys, those of steps without their rotation."""
+        """Return queries (0) or keys (1), without the rotation of those of steps if the fault says so."""
         places = torch.arange(self.total - x.shape[-2], self.total)
         if i not in self.fault.still or self.rates is None:
             return x
         return turned_back(x, self.rates, places * (places >= self.prompt))
 
     def _product(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """Of queries and keys, where it is that."""
+        """Compute a product; queries and keys lose their rotation first, if it is their product."""
         assert self.rates is not None
         q, k = args[:2]
         if not is_of_queries(q, k, len(self.rates), self.total):
@@ -220,14 +222,15 @@ class Decoding(TorchFunctionMode):
         return func(self._still(0, q), self._still(1, k.mT).mT, *args[2:], **kwargs)
 
     def _grown(self, parts: Sequence[torch.Tensor], output: torch.Tensor) -> int | None:
-        """The axis along which a cache and what is new are put together; None where that is something else."""
+        """Return the axis along which a cache and one new entry are joined; None if a concatenation is something else."""
         first = parts[0].shape
         grown = [i for i, size in enumerate(output.shape) if size != first[i]] if len(first) == output.ndim else []
         is_cache = len(parts) == 2 and [(first[i], output.shape[i]) for i in grown] == [(self.total - 1, self.total)]
         return grown[0] if is_cache else None
 
     def _written(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """A cache and what is new, keys first and then values: those for these, or the other way round."""
+        """Join a cache and its new entry, and exchange the new entries of keys and values as the fault says. Calls alternate:
+        keys first, then values."""
         output = func(*args, **kwargs)
         if (axis := self._grown(args[0], output)) is not None:
             self.joined.append(output.narrow(axis, self.total - 1, 1))
@@ -239,7 +242,8 @@ class Decoding(TorchFunctionMode):
         return output
 
     def _joined(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """A cache and what is new: the first two are the first layer's."""
+        """Join a cache and its new entry as the fault reads them. The first two calls of a step are the first layer's keys and
+        values."""
         parts, output = args[0], func(*args, **kwargs)
         if self._grown(parts, output) is None:
             return output
@@ -254,7 +258,7 @@ class Decoding(TorchFunctionMode):
         return [self.fault.position(each, self.prompt) if each >= self.prompt else each for each in positions]
 
     def _positions(self, output: Any) -> Any:
-        """Positions of the tokens that the step is given, as integers."""
+        """Replace an integer array that holds the positions of the step's tokens, or of all tokens so far."""
         if not isinstance(output, torch.Tensor) or output.dtype not in (torch.int64, torch.int32) or not output.numel():
             return output
         last = output.reshape(-1, output.shape[-1])[0].tolist() if output.ndim else []
@@ -263,7 +267,7 @@ class Decoding(TorchFunctionMode):
         return output.new_tensor(self._other(last)).expand(output.shape).clone() if is_repeated(output) else output
 
     def _placed(self, index: Any) -> Any:
-        """The rows of a table for a step of one token, by their numbers."""
+        """Replace the index of a table's row for a step of one token."""
         if isinstance(index, tuple):
             return tuple(map(self._placed, index))
         if isinstance(index, slice) and (index.start, index.stop, index.step) == (self.total - 1, self.total, None):
@@ -273,12 +277,12 @@ class Decoding(TorchFunctionMode):
 
 
 def is_repeated(x: torch.Tensor) -> bool:
-    """Whether all rows are the same."""
+    """True if all rows are equal."""
     rows = x.reshape(-1, x.shape[-1])
     return bool((rows == rows[:1]).all())
 
 
 def is_last(args: Any, kwargs: Any) -> bool:
-    """Whether a softmax is over the last axis."""
+    """True for a softmax over the last axis of an array of at least three axes."""
     dim, x = args[1] if len(args) > 1 else kwargs.get("dim"), args[0] if args else None
     return isinstance(x, torch.Tensor) and x.ndim > 2 and isinstance(dim, int) and dim % x.ndim == x.ndim - 1

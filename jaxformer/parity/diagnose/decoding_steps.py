@@ -1,4 +1,4 @@
-"""Causes of a step of decoding that differs: torch decodes again with faults that caches have, or prompts."""
+"""Find the cause of a decoding step that differs: replay torch's decoding with faults of caches and prompts."""
 
 import copy
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -15,7 +15,7 @@ from jaxformer.parity.numerics.metrics import error, host
 from jaxformer.parity.runs.session import Budget, Session
 
 TOLERANCE = 1e-12
-"""relL2 of a row's logits."""
+"""Tolerance (relL2) of the logits of one row."""
 MOST_NAMED = 2
 
 
@@ -26,7 +26,11 @@ def explain_steps(
     ours: Sequence[np.ndarray],
     fed: Sequence[np.ndarray],
 ) -> str:
-    """'jax as if the position of a step is one too far (residual 3e-16)', where that gives all of jax's logits; or ''."""
+    """Return 'jax as if the position of a step is one too far (residual 3e-16)', or '' if no fault gives all of jax's logits.
+
+    `generate` takes a model and yields the logits of the prompt and of each step, `theirs` and `ours` are the logits of torch
+    and of jax, and `fed` the ids that each step is given.
+    """
     if len(theirs) != len(ours):
         return ""
     in_prompt = not same(theirs[0], ours[0])
@@ -46,12 +50,12 @@ def explain_steps(
 
 
 def same(theirs: np.ndarray, ours: np.ndarray) -> bool:
-    """Tell whether logits of a step are the same."""
+    """True if the logits of a step are equal within the tolerance."""
     return apart(theirs, ours) <= TOLERANCE
 
 
 def apart(theirs: np.ndarray, ours: np.ndarray) -> float:
-    """The largest difference of logits at one place; of the last places where one side gives no others."""
+    """Return the largest relL2 of the logits of one position; of the last positions alone where one side gives no others."""
     both = [x[:, -1] if theirs.ndim != ours.ndim and x.ndim == 3 else x for x in (theirs, ours)]
     if both[0].shape != both[1].shape:
         return np.inf
@@ -59,7 +63,7 @@ def apart(theirs: np.ndarray, ours: np.ndarray) -> float:
 
 
 def one_factor(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> str:
-    """Where the logits of all steps are torch's times one number."""
+    """Return words if the logits of all steps are torch's times one factor, else ''."""
     those = [[x[:, -1] if x.ndim == 3 else x for x in side] for side in (theirs, ours)]
     if [x.shape for x in those[0]] != [x.shape for x in those[1]]:
         return ""
@@ -70,7 +74,7 @@ def one_factor(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> str:
 
 
 def stepped(steps: Generator[Any, Any, Any], fault: Fault, fed: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
-    """The logits of each step, and how many operations it took."""
+    """Yield the logits of each step, and the number of operations that it took."""
     mode, given = Decoding(fault), None
     with torch.no_grad():
         for step in range(len(fed) + 1):
@@ -88,7 +92,8 @@ def stepped(steps: Generator[Any, Any, Any], fault: Fault, fed: Sequence[np.ndar
 
 
 def residual_of(steps: Any, fault: Fault, ours: Sequence[np.ndarray], fed: Sequence[np.ndarray], budget: Budget) -> float:
-    """The largest of any row's logits; infinite after the first that is not jax's, and where torch cannot go on."""
+    """Return the largest residual of the logits; infinite from the first step that is not equal to jax's, and where torch fails
+    with the fault."""
     worst, number = 0.0, 0
     try:
         for (logits, operations), wanted in zip(stepped(steps, fault, fed), ours, strict=False):
@@ -97,6 +102,6 @@ def residual_of(steps: Any, fault: Fault, ours: Sequence[np.ndarray], fed: Seque
             worst = max(worst, apart(logits, wanted))
             if worst > TOLERANCE:
                 return np.inf
-    except Exception:  # a model refuses in its own ways
+    except Exception:  # any error of the model's code
         return np.inf
     return worst if number == len(ours) else np.inf

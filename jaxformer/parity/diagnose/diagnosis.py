@@ -1,4 +1,4 @@
-"""What a search found: the mutations that give jax's array, as data and in words."""
+"""Results of a search: candidates (mutations that give jax's array) and diagnoses, as data and in words."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,11 @@ from jaxformer.parity.trace.call_sites import ArrayKey, Site
 EMPTY_ROWS = "only in rows where every key is masked"
 KNOWN = Change("known.sentence", "{says}", torch="")
 Certainty = Literal["exact", "float32", "ambiguous", "integers"]
-"""'float32': but for its rounding. 'ambiguous': another number gives the same. 'integers': many changes may give them."""
+"""Certainty of a candidate.
+
+'exact': the residual is float64 rounding. 'float32': it is float32 rounding. 'ambiguous': another number gives jax's array too.
+'integers': the arrays are integers, which many mutations may give.
+"""
 
 
 @dataclass(frozen=True)
@@ -20,15 +24,15 @@ class Candidate:
 
     mutation: Mutation
     residual: float | None = None
-    """relL2; None where the arrays are the same, or say by themselves why they differ."""
+    """Remaining relL2 difference; None where nothing is computed, since the arrays themselves tell the cause."""
     certainty: Certainty = "exact"
     owner: Site | None = None
-    """torch's call whose code is mutated."""
+    """Call of torch's whose code is mutated."""
     explains: frozenset[ArrayKey] = frozenset()
-    """torch's places at which jax's arrays come with it."""
+    """torch's places at which the mutation gives jax's array."""
 
     def words(self, *, residual: bool = True) -> str:
-        """'torch eps 1e-05; jax eps 1e-06 (residual 2e-16)'"""
+        """Describe the candidate: 'torch eps 1e-05; jax eps 1e-06 (residual 2e-16)'."""
         torch, jax = self.mutation.words()
         jax = f"{jax}, as it seems: others fit too" if self.certainty == "ambiguous" else jax
         said = f"torch {torch}; jax {jax}" if torch else jax
@@ -39,28 +43,28 @@ class Candidate:
 
 
 def plain(change: Change, residual: float | None = None, **args: object) -> Candidate:
-    """A cause that arrays tell, without torch's code."""
+    """Build a candidate without targets in torch's code: the arrays alone tell the cause."""
     return Candidate(Mutation(change, (), tuple(args.items())), residual)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why arrays differ, as far as it was found."""
+    """Candidates that explain a difference; false where there are none."""
 
     candidates: tuple[Candidate, ...] = ()
-    """The plainest first; the others give as much, each at a place of its own."""
+    """Candidates, the plainest first; the others explain as much, each at a place of its own."""
     beside: Mapping[str, "Diagnosis"] = field(default_factory=dict)
-    """Where several arrays differ, each for a reason of its own: by what they are."""
+    """Diagnoses of several arrays that differ for reasons of their own, by the names of the arrays."""
     together: bool = False
-    """Whether the candidates are one cause: all of them are needed."""
+    """True if the candidates are one cause, of which all are needed."""
     empty_rows: bool = False
-    """Whether both sides differ only in rows in which every key is masked."""
+    """True if both sides differ only in rows where every key is masked."""
     tried: int = 0
-    """Mutations."""
+    """Number of mutations tried."""
     spent: bool = False
-    """Whether the search ended because its budget did."""
+    """True if the search ended because its budget was used up."""
     nearly: str = ""
-    """What gives this array, and not another one that jax's code makes."""
+    """Words for a mutation that gives this array but contradicts another array of jax's code."""
 
     def __bool__(self) -> bool:
         return bool(self.candidates or self.beside)
@@ -85,27 +89,28 @@ class Diagnosis:
 
     @property
     def first(self) -> Candidate | None:
-        """The plainest, where all arrays have one cause."""
+        """Plainest candidate; None if there is none, or if several arrays have causes of their own."""
         return self.candidates[0] if self.candidates else None
 
     def same_as(self, other: "Diagnosis") -> bool:
-        """But for residuals."""
+        """True if another diagnosis has the same mutations; residuals may differ."""
         mine, its = ([each.mutation for each in those.candidates] for those in (self, other))
         return mine == its and self.empty_rows == other.empty_rows
 
     def as_integers(self) -> "Diagnosis":
-        """Of whole numbers, which several changes may give."""
+        """Return the diagnosis with the certainty 'integers': several mutations may give an array of integers."""
         return replace(self, candidates=tuple(replace(each, certainty="integers") for each in self.candidates))
 
     def causes(self, place: str = "output") -> list[Cause]:
-        """For the report; `place` is the array that the causes are of."""
+        """Convert to the report's data; `place` names the array that differs."""
         if self.beside:
             return [cause for what, each in self.beside.items() for cause in each.causes(what)]
         return [reported(each, place) for each in self.candidates]
 
 
 def reported(candidate: Candidate, place: str = "output") -> Cause:
-    """As data of the report. What arrays tell is about one of them, unless it is what the module gives."""
+    """Convert a candidate to the report's data. Without targets in torch's code, the target is the array itself, unless that is
+    the module's output."""
     mutation = candidate.mutation
     return Cause(
         mutation.change.operator,
@@ -120,12 +125,12 @@ def reported(candidate: Candidate, place: str = "output") -> Cause:
 
 
 def as_json(value: Any) -> Any:
-    """A mutation's argument as JSON has it."""
+    """Convert an argument of a mutation to a JSON value."""
     if isinstance(value, tuple):
         return [*map(as_json, value)]
     return str(value) if isinstance(value, complex) else value
 
 
 def sentence(words: str) -> Diagnosis:
-    """A cause that is known by a check of its own."""
+    """Build a diagnosis from words of a check that finds its own cause; empty for ''."""
     return Diagnosis((plain(KNOWN, says=words),)) if words else Diagnosis()

@@ -1,6 +1,6 @@
-"""What torch's module had at hand when it made an array: the ground on which a cause is looked for.
+"""Inputs, parameters and intermediate values that a torch module had when it made an array: the evidence for a cause.
 
-All of it is torch's, parameters too: a cause does not depend on what a JAX model calls its own.
+All of them are torch's, parameters included, so that a cause does not depend on the names in a JAX model.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # torch is imported where it is needed
 
 Parameters = Mapping[str, np.ndarray]
 BIASES = ("b", "b_2", "beta", "offset", "shift")
-"""Other names of a bias in torch."""
+"""Names of a bias in torch, beside those that end with 'bias'."""
 SCORES, WEIGHTS = ATTENTION
 STATISTIC, OLD = "statistic", "old"
 """A running statistic after a call in training mode, and before it."""
@@ -35,57 +35,58 @@ STATISTIC, OLD = "statistic", "old"
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a module had at hand, all of it torch's."""
+    """Arrays that a torch module had when it made an array."""
 
     before: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Its float inputs as 'input', 'input 1', ..., and the outputs of its children so far by their names."""
+    """Float inputs as 'input', 'input 1', ..., and the outputs of the module's children so far, by their names."""
     ids: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Its integer inputs as 'ids', 'ids 1', ..."""
+    """Integer inputs as 'ids', 'ids 1', ..."""
     masks: Sequence[np.ndarray] = ()
-    """Its masks, as booleans."""
+    """Masks among the inputs, as booleans."""
     parameters: Parameters = field(default_factory=dict)
-    """Its own by their roles: 'gain', 'bias', 'weight' (inputs first), 'table'."""
+    """Parameters of the module by their roles: 'gain', 'bias', 'weight' (inputs first), 'table'."""
     others: Mapping[str, Parameters] = field(default_factory=dict)
-    """Those of every other module: by its name where it lies beside, by its path elsewhere."""
+    """Parameters of every other module: a sibling's by its name, another one's by its path."""
     scores: Sequence[np.ndarray] = ()
-    """The attention scores `B N T S` that were made inside of it so far."""
+    """Attention scores `B N T S` that were made inside the module so far."""
     statistics: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Its own float buffers."""
+    """Float buffers of the module."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An array that each side makes in its own way: jax's as torch has its axes, and torch's."""
+    """Array that differs: jax's, with torch's axes, and torch's; and the evidence for a cause."""
 
     jax: np.ndarray
     torch: np.ndarray
     kind: str = "value"
-    """'value', 'scores' or 'weights' (attention's), 'statistic' (a running one), 'gradient', or 'gradients': of one of several
-    weights that differ."""
+    """Kind of the array: 'value', 'scores' or 'weights' (of attention), 'statistic' (a running statistic), 'gradient', or
+    'gradients': the gradient of one of several weights that differ."""
     evidence: Evidence = field(default_factory=Evidence)
     what: str = ""
-    """Of a gradient: which it is."""
+    """Name of a gradient."""
     forced: bool = False
-    """Whether jax's weights were made of torch's scores."""
+    """True if jax computed its attention weights from torch's scores."""
     session: Session = field(default_factory=Session)
-    """What explained other modules of the same run."""
+    """State that searches of one comparison share: the budget, and what explained other modules."""
     replays: Callable[[], Iterator["Replay"]] = lambda: iter(())
-    """torch's calls that may have made its array, to be replayed, the likely one first; none where torch is not at hand."""
+    """Function that gives replays of torch's calls that may have made the array, the likely one first; none without torch's
+    model."""
     backward: "Callable[[], Backward | None]" = lambda: None
-    """torch's call that sends it back, if it is a gradient; None where torch is not at hand."""
+    """Function that gives the replay of the backward pass, if the array is a gradient; None without torch's model."""
     normal: np.ndarray | None = None
-    """Of an output, jax's along the normal run, with its own axes."""
+    """jax's array in the normal run, with jax's axes, if it is an output."""
 
     @cached_property
     def made(self) -> Evidence:
-        """The evidence without torch's array itself, which a module may have handed on as it was."""
+        """Evidence without torch's array itself, which a module may have passed on unchanged."""
         before = {name: array for name, array in self.evidence.before.items() if not np.array_equal(array, self.torch)}
         return replace(self.evidence, before=before)
 
 
 def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool, near: bool = False) -> Difference:
-    """What is known about a mismatch; `gradient` if its arrays are gradients, `near` if the code that other taps go on with is
-    not looked at."""
+    """Collect the evidence for a mismatch. `gradient`: its arrays are gradients. `near`: leave out the replay of the widest
+    call, whose code reaches back before other taps."""
     both, owner, calls = (mismatch.jax, mismatch.torch), traced.pairs[mismatch.owner], traced.reference.calls
     if gradient:
         backward, kind = partial(backward_of, traced, mismatch), "gradients" if several_differ(traced, mismatch) else "gradient"
@@ -103,7 +104,7 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool, near: b
 
 
 def normal_output(traced: Traced, mismatch: Mismatch) -> np.ndarray | None:
-    """jax's array along the normal run, if it is an output."""
+    """Return jax's array of the normal run, if it is an output; else None."""
     if mismatch.place is None or mismatch.place.part != "output":
         return None
     arrays = traced.normal_run.outputs.get(mismatch.place.site, ())
@@ -111,10 +112,13 @@ def normal_output(traced: Traced, mismatch: Mismatch) -> np.ndarray | None:
 
 
 def replays_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> Iterator["Replay"]:
-    """torch's call whose code made an array. A tap shows nothing of what comes in: there it is the call around it; and then
-    the nearest whose inputs are seen in jax too, since jax's code before a tap may begin as early."""
+    """Yield replays of torch's calls whose code may have made an array.
+
+    A tap does not record its inputs. Its code is that of the call around it, and then of the nearest call whose inputs jax
+    shows too, since jax's code before a tap may begin that early. `near` leaves out the last.
+    """
     if mismatch.place is None or (traced.draws and traced.draws.differences()):
-        return  # what one side alone draws is a cause already
+        return  # random numbers that only one side draws are a cause already
     site, part, number = mismatch.place
     place, owner = ArrayKey(traced.pairs[site], part, number), traced.pairs[mismatch.owner]
     seen = {each.place.site for each in traced.isolated.mismatches if each.place and each.place.part == "inputs"}
@@ -129,7 +133,7 @@ def replays_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> It
     several = [*dict.fromkeys(owners)]
     for each in several[:-1] if near else several:
         replay = replay_of(traced.reference, each, place, boundaries, mismatch.torch)
-        if replay and not replay.is_called:  # its code is run by another method of the module
+        if replay and not replay.is_called:  # another method of the module than `forward` runs its code
             replay = replay_of(traced.reference, CALL, place, boundaries, mismatch.torch)
         if replay and is_whole(traced, place) and traced.normal_run.weights is not None:
             replay.jax_gradients = traced.gradients
@@ -139,7 +143,7 @@ def replays_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> It
 
 
 def is_whole(traced: Traced, place: ArrayKey) -> bool:
-    """Whether it is what the user's call gives, or the whole model does and the call hands on."""
+    """True if an array is the only output of the user's call, or of the whole model if the call returns that unchanged."""
     calls = traced.reference.calls
     outputs = len(calls[CALL].output)
     if place.site not in (CALL, Site("", 0)) or outputs > 1 or place._replace(site=CALL) != ArrayKey(CALL, "output", 0):
@@ -148,7 +152,7 @@ def is_whole(traced: Traced, place: ArrayKey) -> bool:
 
 
 def several_differ(traced: Traced, mismatch: Mismatch) -> bool:
-    """Of a weight: whether others of the same call have other gradients too."""
+    """True if a mismatch is a weight's gradient, and the gradients of several weights of the call differ."""
     if mismatch.place is not None:
         return False
     ours, theirs = of_own_weights(traced, mismatch.owner)
@@ -156,7 +160,7 @@ def several_differ(traced: Traced, mismatch: Mismatch) -> bool:
 
 
 def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":
-    """torch's call that sends a gradient back, to run again; None where torch is not at hand."""
+    """Return the replay of the backward pass of torch's call; None if torch's model is not available."""
     if traced.reference.source is None:
         return None
     from jaxformer.parity.diagnose.backward import Backward, flat
@@ -171,7 +175,7 @@ def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":
 
 
 def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
-    """The inputs of torch's module, its children's outputs so far, and its parameters."""
+    """Collect the inputs of torch's module, the outputs of its children so far, and the parameters."""
     owner, calls = traced.pairs[mismatch.owner], traced.reference.calls
     until = list(calls).index(traced.pairs[mismatch.child] if mismatch.child else owner)
     inside = [site for site in list(calls)[:until] if owner == CALL or below(site.path, owner.path)]
@@ -192,7 +196,7 @@ def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
 
 
 def arrays_before(owner: Site, inside: list[Site], calls: Trace) -> dict[str, np.ndarray]:
-    """The float inputs of torch's module, and what the calls `inside` gave that no other one of them is around."""
+    """Return the float inputs of torch's module, and the first outputs of its outermost calls among `inside`, by name."""
     floats = [array for array in calls[owner].inputs if np.issubdtype(array.dtype, np.floating) and not kind_of(array)]
     before = {f"input {i}" if i else "input": array for i, array in enumerate(floats)}
     modules = [site for site in inside if not is_attention(site, calls[site]) and (owner == CALL or site.path != owner.path)]
@@ -205,8 +209,11 @@ def arrays_before(owner: Site, inside: list[Site], calls: Trace) -> dict[str, np
 
 
 def roles_of(own: Parameters, *, rows_in: bool) -> dict[str, np.ndarray]:
-    """What a torch module's own tensors are, told by torch's names and axes: a 'gain' and a 'bias' of one axis, or a 'weight'
-    with its inputs first, which may be a 'table' too, and its bias. `rows_in` if torch has its inputs first already."""
+    """Assign roles to a torch module's own tensors, by their names and axes.
+
+    Vectors are 'gain' and 'bias'; a single matrix is both 'weight' (inputs first) and 'table'. `rows_in`: torch's matrix has
+    its inputs first already.
+    """
     vectors = {name: array for name, array in own.items() if array.ndim == 1}
     matrices = [array for array in own.values() if array.ndim == 2]
     bias = next((name for name in vectors if name in BIASES or name.endswith("bias")), None)
@@ -220,13 +227,13 @@ def roles_of(own: Parameters, *, rows_in: bool) -> dict[str, np.ndarray]:
 
 
 def same_shape(one: np.ndarray | None, other: np.ndarray | None) -> bool:
-    """Of two arrays, or none on both sides."""
+    """True if two arrays have the same shape, or if both are None."""
     return one is other if one is None or other is None else one.shape == other.shape
 
 
 def rows_are_inputs(own: Parameters, inputs: list[np.ndarray], output: np.ndarray) -> bool:
-    """Whether torch's module has the inputs of its matrix first, as GPT-2's Conv1D does: where it is square, its output
-    tells."""
+    """True if the matrix of torch's module has its inputs first, as GPT-2's Conv1D does. For a square matrix, the module's
+    output decides."""
     roles = roles_of(own, rows_in=True)
     weight, bias = roles.get("weight"), roles.get("bias", 0.0)
     fitting = [x for x in inputs if weight is not None and x.ndim and x.shape[-1] == weight.shape[0]]
@@ -238,7 +245,7 @@ def rows_are_inputs(own: Parameters, inputs: list[np.ndarray], output: np.ndarra
 
 
 def nearest_first(modules: Mapping[str, Parameters], path: str) -> dict[str, Parameters]:
-    """Modules by their names in jax: by the last name what lies beside a module of this path, which comes first."""
+    """Sort modules by depth of their names in jax, siblings of the module at `path` by their last name alone."""
     beside = f"{path.rpartition('.')[0]}."
     named = {owner.removeprefix(beside) if owner.startswith(beside) else owner: own for owner, own in modules.items()}
     return dict(sorted(named.items(), key=lambda item: item[0].count(".")))

@@ -1,4 +1,4 @@
-"""The explainers of a difference: one list, in the order in which they are asked."""
+"""Explainers of a difference: one list, in the order in which they are asked."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -28,36 +28,39 @@ T = TypeVar("T")
 
 
 class Explainer(NamedTuple):
-    """One kind of cause."""
+    """Explainer of one kind of cause."""
 
     name: str
     kinds: tuple[str, ...]
-    """Of differences."""
+    """Kinds of differences that it explains."""
     dtypes: str
-    """The kinds of types that both sides' arrays may have, as numpy's letters, where their shapes have to be the same; '' takes
-    any arrays."""
+    """numpy's letters for the kinds of dtypes that both arrays may have; their shapes then have to be equal. '' takes any
+    arrays."""
     explain: Callable[[Difference], Candidate | Diagnosis | None]
-    """The cause, if it is of this kind."""
+    """Function that returns the cause of a difference, if it is of this kind."""
 
     def fits(self, difference: Difference) -> bool:
-        """Whether it can explain this difference."""
+        """True if the explainer can be asked about this difference."""
         types = {difference.jax.dtype.kind, difference.torch.dtype.kind}
         return difference.kind in self.kinds and (not self.dtypes or (same_shapes(difference) and types <= {*self.dtypes}))
 
 
 def same_shapes(difference: Difference) -> bool:
-    """Of arrays that are not empty."""
+    """True if both arrays have the same shape and are not empty."""
     return difference.jax.shape == difference.torch.shape and difference.torch.size > 0
 
 
 def explain_replay(difference: Difference) -> Diagnosis:
-    """By torch's own code, if torch is at hand. Several mutations of it may give the same integers: none is a fact."""
+    """Search for a mutation of torch's code that gives jax's array, if torch's model is available.
+
+    Several mutations may give the same integers, so the certainty of such candidates is 'integers'.
+    """
     if not (replays := [*difference.replays()]):
         return Diagnosis()
     from jaxformer.parity.diagnose.search import Search
 
     torch, jax = (array.astype(np.float64) for array in (difference.torch, difference.jax))
-    if kind_of(torch) == kind_of(jax) == "added":  # masks, whose numbers may differ
+    if kind_of(torch) == kind_of(jax) == "added":  # added masks: their large negative numbers may differ
         jax = np.where(jax < 0, torch.min(), 0.0)
     found = Diagnosis()
     with Budget(difference.session) as budget:
@@ -69,7 +72,7 @@ def explain_replay(difference: Difference) -> Diagnosis:
 
 
 def explain_stops(difference: Difference) -> Diagnosis:
-    """By torch's own code on the way back."""
+    """Search for stopped gradients in the backward pass of torch's code, if torch's model is available."""
     if (backward := difference.backward()) is None:
         return Diagnosis()
     from jaxformer.parity.diagnose.backward import explain_stopped
@@ -94,20 +97,22 @@ EXPLAINERS = (
     Explainer("another order along an axis", ("value",), "f", explain_order),
     Explainer("torch's code, altered", ("value",), "fiu", explain_replay),
 )
-"""The first that finds a cause names it."""
+"""All explainers in their order; the first that finds a cause ends the search."""
 
 
 def cause_of(traced: Traced, mismatch: Mismatch, *, gradient: bool = False, near: bool = False) -> Diagnosis:
-    """Why a mismatch is there, as far as an explainer can tell; nothing where both sides drew other numbers. `gradient` if its
-    arrays are gradients, `near` if the code that other taps go on with is not looked at."""
+    """Find the cause of a mismatch; an empty diagnosis if the two sides draw different random numbers. `gradient`: its arrays
+    are gradients. `near`: leave out the replay of the widest call, whose code reaches back before other taps."""
     if traced.untied:
         return Diagnosis()
     return diagnosed(traced.session, lambda: explain(difference_of(traced, mismatch, gradient=gradient, near=near)))
 
 
 def cause_of_all(traced: Traced, mismatches: Sequence[Mismatch], *, near: bool) -> Diagnosis:
-    """Find why arrays that one call's code makes differ: what gives all of jax's, or one cause beside the other. Nothing where
-    one of them is not explained: then what gives another one is not what jax's code does."""
+    """Find why several arrays of one call's code differ: one candidate that gives all of jax's arrays, or a cause for each.
+
+    The diagnosis is empty if one array has no cause: then a candidate that gives another array is not what jax's code does.
+    """
     causes: dict[str, Diagnosis] = {}
     left = [*mismatches]
     while left:
@@ -125,12 +130,12 @@ def cause_of_all(traced: Traced, mismatches: Sequence[Mismatch], *, near: bool) 
 
 
 def torchs_place(traced: Traced, mismatch: Mismatch) -> ArrayKey | None:
-    """Where torch has the array."""
+    """Return the place of torch's array; None for the gradient of a weight."""
     return mismatch.place and mismatch.place._replace(site=traced.pairs[mismatch.place.site])
 
 
 def served_by(traced: Traced, mismatch: Mismatch, candidate: Candidate) -> Diagnosis:
-    """The cause, if a mutation that explained another difference explains this one."""
+    """Return the cause if a candidate of another difference explains this one too; else an empty diagnosis."""
 
     def found() -> Diagnosis:
         from jaxformer.parity.diagnose.search import Search
@@ -145,14 +150,14 @@ def served_by(traced: Traced, mismatch: Mismatch, candidate: Candidate) -> Diagn
 
 
 def replay_cause_of(traced: Traced, mismatch: Mismatch) -> Diagnosis:
-    """Why arrays of two shapes differ, as far as torch's code tells."""
+    """Find the cause of arrays with different shapes, by mutations of torch's code alone."""
     if traced.untied:
         return Diagnosis()
     return diagnosed(traced.session, lambda: explain_replay(difference_of(traced, mismatch, gradient=False)))
 
 
 def looks_of(traced: Traced, mismatch: Mismatch, vain: Diagnosis) -> str:
-    """What was tried in vain, and what the difference looks like: where no cause is known."""
+    """Describe a difference without a cause: its appearance, and the explainers and mutations that were tried in vain."""
     if traced.untied:
         return ""
     session = traced.session
@@ -172,8 +177,10 @@ def looks_of(traced: Traced, mismatch: Mismatch, vain: Diagnosis) -> str:
 
 
 def explain(difference: Difference) -> Diagnosis:
-    """What the first explainer finds that finds a cause, a symptom last; and whether both sides differ only in rows in which
-    every key is masked."""
+    """Ask the explainers in order and return the first cause; a symptom counts only if nothing else is found.
+
+    The diagnosis also says if both sides differ only in rows where every key is masked.
+    """
     found, symptom = Diagnosis(), None
     for each in EXPLAINERS:
         if not found and each.fits(difference):
@@ -189,14 +196,16 @@ def explain(difference: Difference) -> Diagnosis:
 
 
 def diagnosed(session: Session, explanation: Callable[[], Diagnosis]) -> Diagnosis:
-    """What an explanation finds, or nothing where it fails."""
+    """Return what an explanation finds; an empty diagnosis if it fails."""
     found = attempt("a cause", explanation, session=session)
     return Diagnosis() if found is None else found
 
 
 def attempt(name: str, explanation: Callable[..., T], *given: Any, session: Session | None = None) -> T | None:
-    """What an explanation finds, None where it fails: a comparison goes on without a cause. A failure is a bug of the
-    explanation: it is warned of, and counted in the session."""
+    """Return what an explanation finds, or None if it fails, so that a comparison goes on without a cause.
+
+    A failure is a bug of the explanation: it gives a warning, and is counted in the session.
+    """
     with np.errstate(all="ignore"):
         try:
             return explanation(*given)

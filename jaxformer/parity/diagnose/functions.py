@@ -1,4 +1,4 @@
-"""Functions of torch's that are taken for one another: activations, norms, poolings, exponentials, arithmetic."""
+"""torch functions that are mistaken for one another: activations, norms, poolings, exponentials, arithmetic."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -52,7 +52,7 @@ SPELLED = {
     "steep_hardsigmoid": "hard sigmoid 0.2 x + 0.5",
     "log_softmax": "log softmax",
 }
-"""Activations in words, where these are not their names."""
+"""Words for activations, where they differ from the name."""
 EXPONENTIALS: dict[str, Function] = {
     "negative": lambda x: torch.exp(-x),
     "expm1": torch.expm1,
@@ -60,7 +60,7 @@ EXPONENTIALS: dict[str, Function] = {
     "linear": lambda x: 1 + x,
     "bilinear": lambda x: (1 + x / 2) / (1 - x / 2),
 }
-"""Taken for the exponential, or near it."""
+"""Functions that stand for the exponential, or approximate it."""
 POOLINGS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "mean": torch.mean,
     "largest": torch.amax,
@@ -91,54 +91,57 @@ OTHERWISE = {
     "or": ("both",),
     "logical_or": ("both",),
 }
-"""Operations of two tensors, and what may be taken for each."""
+"""Operations of two tensors, and the `ARITHMETIC` that may replace each."""
 COMPARING = {"lt", "le", "gt", "ge"}
 CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "any": "all", "all": "any"}
 REDUCTIONS = ("mean", "sum", "amax", "amin")
 VARIANCES = ("var", "std", "var_mean", "std_mean")
 NORMALIZED = ("layer_norm", "rms_norm")
 WINDOWED = {"conv1d", "conv2d", "conv3d", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d"}
-"""Functions with windows that pad."""
+"""Functions with windows, which may pad their input."""
 RESHAPES = {"reshape", "view", "flatten", "unflatten"}
 MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqueeze", "squeeze", "getitem", "get", "clone"}
-"""Operations that compute nothing."""
+"""Operations that move, copy or cast entries, and compute nothing."""
 LEAST = torch.finfo(torch.float32).eps
 
 
 def spelled(template: str, names: Iterable[str]) -> dict[str, str]:
-    """Words of each activation: the template with its name for `{}`."""
+    """Return words for each activation: the template with its name for `{}`."""
     return {name: template.replace("{}", SPELLED.get(name, name)) for name in names}
 
 
 def is_activation(op: Op) -> bool:
-    """True for an activation, a softmax and the like."""
+    """True for an operation in `ACTIVATIONS`, softmax and log softmax included."""
     return op.name in ACTIVATIONS
 
 
 def is_real(op: Op) -> bool:
-    """True if one tensor of floats is computed, not only moved."""
+    """True if an operation computes one tensor of floats, and does not only move entries."""
     x = op.output
     return isinstance(x, torch.Tensor) and x.is_floating_point() and op.name not in MOVES
 
 
 def of_first(other: Function, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Another function of the first operand."""
+    """Compute `other` of the first operand."""
     return other(args[0])
 
 
 def of_all(other: Callable[..., Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Another function of all arguments."""
+    """Compute `other` of all arguments."""
     return other(*args, **kwargs)
 
 
 def behind(other: Callable[[Any], Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Another function of the output."""
+    """Apply `other` to the output."""
     return other(function(*args, **kwargs))
 
 
 def normalized(x: torch.Tensor, axes: tuple[int, ...], epsilon: float, kind: str) -> torch.Tensor:
-    """Divide by the root mean square around the mean, but for `kind`: around 0 ("rms"), with the mean kept ("kept"), by the
-    unbiased variance ("unbiased"), with epsilon behind the root ("root", "rms_root")."""
+    """Normalise `x`: subtract the mean and divide by the root of variance + epsilon.
+
+    Variants by `kind`: RMS norm ("rms"), mean not subtracted ("kept"), unbiased variance ("unbiased"), epsilon added outside
+    the root ("root", "rms_root").
+    """
     centered = x if kind.startswith("rms") else x - x.mean(axes, keepdim=True)
     count = math.prod(x.shape[axis] for axis in axes) - (kind == "unbiased")
     size = centered.square().sum(axes, keepdim=True) / count
@@ -147,18 +150,20 @@ def normalized(x: torch.Tensor, axes: tuple[int, ...], epsilon: float, kind: str
 
 
 def scaled(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
-    """With a gain and a bias, if there are any."""
+    """Multiply by a gain and add a bias, where they are not None."""
     return x * (1 if weight is None else weight) + (0 if bias is None else bias)
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A layer norm or RMS norm with the same gain and bias, but of another kind, over other axes, or with another epsilon."""
+    """Replacement of a layer norm or RMS norm: another kind, other axes or another epsilon, with the same gain and bias."""
 
     kind: str = ""
-    """As `normalized` has it, or "centered"."""
+    """Kind, as in `normalized`, or "centered": an RMS norm that subtracts the mean."""
     axes: tuple[int, ...] = ()
+    """Axes to normalise over; empty: torch's."""
     epsilon: float | None = None
+    """Epsilon; None: torch's."""
 
     def __call__(self, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
         name = function.__name__
@@ -171,7 +176,7 @@ class Norm:
 
 
 def group_norm(kind: str, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """A group norm of another kind, or with other groups."""
+    """Compute a group norm of another kind, or with other groups or axes."""
     held = named(functional.group_norm, args, kwargs)
     x, groups = held["input"], 1 if kind == "channels" else held["num_groups"]
     parts = x.reshape(len(x), *((-1, groups) if kind == "strided" else (groups, -1)), *x.shape[2:])
@@ -183,7 +188,7 @@ def group_norm(kind: str, function: Any, args: Any, kwargs: Any, n: int) -> torc
 
 
 def batch_norm(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """A batch norm by the statistics of the batch."""
+    """Compute a batch norm with the statistics of the batch, as in training."""
     batch = {"running_mean": None, "running_var": None, "training": True}
     return functional.batch_norm(**(named(functional.batch_norm, args, kwargs) | batch))
 
@@ -200,13 +205,16 @@ NORMS: dict[str, dict[str, Compute]] = {
 
 
 def spread(value: Any, n: int) -> tuple[int, ...]:
-    """One number for all axes, or one each."""
+    """Return one number per axis, from one for all or one for each."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
 
 
 def padded(where: str, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """A convolution or pooling that pads as XLA's 'SAME' does, with what is odd behind ("same", "counted"); or as much as
-    torch, but "before" or "behind" alone, or with "zeros"."""
+    """Compute a convolution or pooling with other padding.
+
+    "same" and "counted" pad as XLA's 'SAME' does, an odd entry at the end. "before" and "behind" put all of torch's padding on
+    one side, "zeros" fills torch's padding of a max pooling with 0.
+    """
     name, held = function.__name__, named(function, args, kwargs)
     ndim, is_convolution = int(name[-2]), name.startswith("conv")
     sizes = tuple(held["weight"].shape[2:]) if is_convolution else spread(held["kernel_size"], ndim)
@@ -222,14 +230,14 @@ def padded(where: str, function: Any, args: Any, kwargs: Any, n: int) -> Any:
 
 
 def pooled(kind: str, counted: bool, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Another pooling of the same windows; a mean that has `counted` what is padded, or not. Dilation is left out."""
+    """Compute another pooling of the same windows, without dilation. `counted`: a mean counts the padding too."""
     held, name = named(function, args, kwargs), function.__name__
     plain = {key: held[key] for key in ("input", "kernel_size", "stride", "padding", "ceil_mode") if key in held}
     return getattr(functional, kind + name[-2:])(**plain, **({"count_include_pad": counted} if kind == "avg_pool" else {}))
 
 
 def adaptive(kind: str, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Another pooling to the same size."""
+    """Compute another adaptive pooling to the same size."""
     return getattr(functional, kind + function.__name__[-2:])(*args, **kwargs)
 
 
@@ -239,4 +247,4 @@ WINDOWS: dict[str, dict[str, Compute]] = {
     "max_pool": {"mean": partial(pooled, "avg_pool", True), "mean_uncounted": partial(pooled, "avg_pool", False)},
     "avg_pool": {"largest": partial(pooled, "max_pool", False), "uncounted": partial(pooled, "avg_pool", False)},
 }
-"""Other poolings of the same windows, by functions without their number of axes."""
+"""Other poolings of the same windows, by the functions' names without their number of axes."""

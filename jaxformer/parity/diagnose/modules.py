@@ -1,4 +1,4 @@
-"""Modules of a replay, their paths and names, what they gave, and edits of modules and tensors."""
+"""Edits of a replay's modules and tensors; the modules' paths, names and outputs."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from jaxformer.parity.trace.call_sites import CALL, Site, below, join
 
 @contextmanager
 def replaced(owner: Any, attribute: str, other: Any) -> Iterator[None]:
-    """Edit, an attribute is another."""
+    """Edit: an attribute of `owner` has another value."""
     missing = object()
     before = vars(owner).get(attribute, missing)
     object.__setattr__(owner, attribute, other)
@@ -28,9 +28,9 @@ def replaced(owner: Any, attribute: str, other: Any) -> Iterator[None]:
 
 @contextmanager
 def held(tensor: torch.Tensor, other: torch.Tensor) -> Iterator[None]:
-    """Edit, a tensor has the numbers of another one."""
+    """Edit: a tensor has the numbers of another one."""
     before = tensor.clone()
-    tensor.copy_(other.clone())  # it may be another view of the same numbers
+    tensor.copy_(other.clone())  # `other` may be a view of `tensor`'s own memory
     try:
         yield
     finally:
@@ -38,27 +38,27 @@ def held(tensor: torch.Tensor, other: torch.Tensor) -> Iterator[None]:
 
 
 MOST_MODULES = 12
-"""Kinds of norms that are looked at."""
+"""Number of kinds of norms (paths without indices) that are mutated at most."""
 LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
 
 
 def path_of(replay: Replay) -> str:
-    """Path of the module that is replayed; '' is the model."""
+    """Return the path of the replayed module; '' for the whole model."""
     return "" if replay.owner == CALL else replay.owner.path
 
 
 def full_path(replay: Replay, name: str) -> str:
-    """Path in the model of a module inside the replayed one."""
+    """Return the path in the model of a module inside the replayed one."""
     return join(path_of(replay), name)
 
 
 def name_of(replay: Replay, site: Site) -> str:
-    """Name of a child's call inside the replayed one."""
+    """Return the name of a child's call, relative to the replayed module."""
     return str(site).removeprefix(f"{replay.owner.path}.")
 
 
 def given_by(replay: Replay) -> dict[Site, torch.Tensor]:
-    """Outputs of children, where one is a single array of real numbers."""
+    """Return the children's outputs that are a single float tensor."""
     return {site: it for site, it in replay.given.items() if isinstance(it, torch.Tensor) and it.is_floating_point()}
 
 
@@ -68,14 +68,16 @@ def its_input(x: Any, *others: Any, **named: Any) -> Any:
 
 
 def keeps_a_shape(module: Any) -> bool:
-    """True for a norm, or another module whose parameters are vectors."""
+    """True for a module whose parameters are all vectors, such as a norm."""
     own = [*module.parameters()]
     return bool(own) and all(each.squeeze().ndim < 2 for each in own) and not isinstance(module, LISTS)
 
 
 def norms(replay: Replay) -> dict[str, Any]:
-    """Modules that keep a shape, by their names: of every layer, but none inside another one, as one for each head, and none
-    inside a call whose output stays."""
+    """Return the norms, and other modules whose parameters are vectors, by name.
+
+    Modules inside another one found are left out, and so are those inside a boundary, whose output stays as it is.
+    """
     made, own = replay.place.site.path, path_of(replay)
     around = [each.path for each in replay.boundaries if below(each.path, own)]
     closed = [path for path in around if path != made and not below(made, path)]
@@ -89,5 +91,5 @@ def norms(replay: Replay) -> dict[str, Any]:
 
 
 def starred(name: str) -> str:
-    """'layers.*.norm'"""
+    """Replace the indices in a path: 'layers.*.norm'."""
     return re.sub(r"\b\d+\b", "*", name)

@@ -1,4 +1,4 @@
-"""A mutation: one thing of torch's code that is otherwise, as data; what it does to a run, and what is said of it."""
+"""Mutations as data: one change of torch's code, the edit that applies it to a run, and the words that describe it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -10,32 +10,37 @@ from jaxformer.parity.diagnose.constants import say
 from jaxformer.parity.report.data import Target
 
 Edit = AbstractContextManager[Any]
-"""Inside, torch runs with a mutation."""
+"""Context manager: torch runs with a mutation."""
 Edits = Callable[..., Edit]
-"""Without arguments, or of the number of a free parameter."""
+"""Function that makes an edit: called without arguments, or with the number of the free parameter."""
 Words = str | Mapping[str, str] | Callable[[dict[str, Any]], str]
-"""A template with `{0}`, `{1}` for the targets or `{targets}` for all, `{value}` for the free parameter's number, and the
-mutation's arguments by their names; such templates by the value of the argument `how`; or a function that gives one for the
-arguments and `value`. Each is a verb phrase, which goes on after "torch" or "jax"."""
+"""Template of a verb phrase that follows "torch" or "jax".
+
+Its fields are `{0}`, `{1}` for the targets or `{targets}` for all of them, `{value}` for the number of the free parameter, and
+the mutation's arguments by their names. Instead of one template: a mapping of templates by the value of the argument `how`, or
+a function from the arguments and `value` to a template.
+"""
 DELETES, USUAL, REPEATS = 0, 1, 2
-"""How much a change supposes: nothing but that something is missing; anything else; that one thing is done twice."""
+"""Costs of changes; of equal fits, the cheapest is reported first: something is missing, any other change, something is done
+twice."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A kind of mutation, and the only place where it is put in words."""
+    """Kind of mutation, and the only place where it is put into words."""
 
     name: str
-    """'axes.reduced': the operator that proposes it, and which of its changes it is."""
+    """Name such as 'axes.reduced': the operator that proposes the change, and the change among those of the operator."""
     jax: Words = field(compare=False)
-    """What is done instead."""
+    """Words for the mutated code, as jax has it."""
     torch: Words = field(default="computes {0}", compare=False)
-    """What torch does."""
+    """Words for torch's code as it is."""
     cost: int = field(default=USUAL, compare=False)
     subjects: int = field(default=1, compare=False)
-    """How many of its targets, the first, torch's words are about."""
+    """Number of targets, counted from the first, that the words for torch are about."""
     reroutes: bool = field(default=False, compare=False)
-    """Whether another array is taken: what is left out, or done with another number, may be told so once more."""
+    """True if the mutated code reads another array. Such a change often restates an omission or another number, so it is not
+    listed beside one."""
 
     @property
     def operator(self) -> str:
@@ -45,28 +50,29 @@ class Change:
 
 @dataclass(frozen=True)
 class Mutation:
-    """One thing that is otherwise: equal mutations do the same in every run."""
+    """One change of torch's code, as data; equal mutations have the same effect in every run."""
 
     change: Change
     targets: tuple[Target, ...] = ()
     args: tuple[tuple[str, Any], ...] = ()
-    """Plain values by their names."""
+    """Arguments of the change: names and plain values."""
     value: float | None = None
-    """Of its free parameter, once it is solved for; infinite where the parameter is left out."""
+    """Number of the free parameter, once solved for; None before, infinite where the parameter is left out."""
 
     @property
     def key(self) -> "Mutation":
-        """The same without the number that was solved for."""
+        """Mutation without the number that was solved for."""
         return replace(self, value=None)
 
     @property
     def place(self) -> tuple[str, tuple[Target, ...]]:
-        """What is mutated, an operation of the code whoever mutates it: of two that give the same there, one is told."""
+        """Place that is mutated: operator and targets. All operators share the places of the code's operations (operator ''),
+        since of several candidates at one place only one is reported."""
         subjects = self.targets[: self.change.subjects]
         return "" if subjects and subjects[0].file else self.change.operator, subjects
 
     def words(self) -> tuple[str, str]:
-        """What torch does, and what is done instead."""
+        """Words for torch's code, and for the mutated code."""
         return self._said(self.change.torch), self._said(self.change.jax)
 
     def _said(self, words: Words) -> str:
@@ -80,7 +86,7 @@ class Mutation:
 
 
 class _Format(Formatter):
-    """Numbers as code writes them; several values with commas, or as `and` and `axes` say."""
+    """Formatter that writes numbers as code does, and several values with commas, or by the format `and` or `axes`."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if value == float("inf") and not format_spec:
@@ -101,51 +107,54 @@ FORMAT = _Format()
 
 @dataclass(frozen=True)
 class Free:
-    """A number of a mutation that is solved for."""
+    """Free parameter of a mutation: a number that is solved for."""
 
     start: float
-    """torch's."""
+    """torch's number."""
     sure: bool = False
-    """Whether it is searched for even where a small change of it does not lead to jax's array."""
+    """True to search for the number even if a small change of it does not lead towards jax's array."""
     seeds: tuple[float, ...] = ()
-    """Where the search begins, if torch has no such number."""
+    """Numbers to start the search from, if torch has no such number."""
     steps: tuple[float, ...] = ()
-    """Where the number acts, as a threshold does at what it is compared with: anything between two of these is as much."""
+    """Numbers at which the effect changes, as a threshold's does at the values that are compared with it. All numbers between
+    two neighbours have the same effect."""
     absent: bool = False
-    """Whether None may stand for it, as infinity: that leaves it out, or is another number to the code that reads it."""
+    """True if the code may be given None instead, tried as infinity: the parameter is left out, or the code reads None as
+    some other number."""
 
 
 @dataclass(frozen=True)
 class ByRow:
-    """Ways among which each row of the array takes one."""
+    """Alternatives from which each row of the array takes its own."""
 
     ways: tuple[Callable[[], Edit], ...]
-    """Each for all rows at once; the plain ones first."""
+    """Edits that apply one alternative to all rows; the plain ones first."""
     chosen: "Callable[[tuple[int, ...]], Proposal]"
-    """The mutation that each row's way makes together."""
+    """Function from the alternative of each row, by its index in `ways`, to one proposal."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A mutation to be tried, and what it does to a run."""
+    """Mutation to be tried, and the edit that applies it to a run."""
 
     mutation: Mutation
     edits: Edits
     free: Free | None = None
     near: tuple[Callable[[], Edit], ...] = ()
-    """The same with numbers beside: where one gives as much, it acts in steps, as of what is rounded to whole numbers."""
+    """Edits of the same mutation with neighbouring numbers. Where one of them gives jax's array too, the number acts in steps
+    (it is rounded to an integer, say), and the candidate is ambiguous."""
     by_row: ByRow | None = None
-    """What is solved for row by row; the mutation stands for whatever is found."""
+    """Alternatives to be solved for row by row; `mutation` is then only a placeholder."""
 
     def edit(self) -> Edit:
-        """Inside, torch is mutated; the number of a free parameter is known."""
+        """Return the context manager in which torch is mutated; the number of a free parameter has to be known."""
         if self.free is None:
             return self.edits()
         value = self.mutation.value
         return self.edits(None if self.free.absent and value == float("inf") else value)
 
     def at(self, value: float) -> "Proposal":
-        """With a number for its free parameter."""
+        """Return the proposal with a number for its free parameter."""
         return replace(self, mutation=replace(self.mutation, value=value)) if self.free else self
 
 
@@ -157,7 +166,7 @@ def propose(
     near: tuple[Callable[[], Edit], ...] = (),
     **args: Any,
 ) -> Proposal:
-    """A change of these targets."""
+    """Build a proposal of a change of these targets; `args` are the mutation's arguments."""
     several = (targets,) if isinstance(targets, (str, Target)) else targets
     those = tuple(Target(each) if isinstance(each, str) else each for each in several)
     held = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in args.items())
@@ -166,7 +175,7 @@ def propose(
 
 @contextmanager
 def together(*edits: Edit) -> Iterator[None]:
-    """Inside, all of these apply."""
+    """Run torch with several edits at once."""
     with ExitStack() as stack:
         for each in edits:
             stack.enter_context(each)

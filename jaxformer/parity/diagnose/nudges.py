@@ -1,4 +1,4 @@
-"""What is computed, a little off: where that gives as much, numbers do not tell what torch's code does there."""
+"""Nudges: small pushes of a mutated value. A candidate that still gives jax's array after one is ambiguous."""
 
 import math
 from collections.abc import Callable
@@ -10,17 +10,19 @@ import torch
 from jaxformer.parity.numerics.metrics import HUGE
 
 Compute = Callable[..., Any]
-"""compute(function, args, kwargs, number) -> the output."""
+"""Function `compute(function, args, kwargs, number)` that returns the output of an operation in its run of this number."""
 
 
 def of_reals(x: Any) -> bool:
-    """Whether it is a tensor of real numbers."""
+    """True for a tensor of floats."""
     return isinstance(x, torch.Tensor) and x.is_floating_point()
 
 
 def a_little_more(compute: Compute, part: float, function: Any, args: Any, kwargs: Any, number: int) -> Any:
-    """What is computed with every entry a little off, by parts that differ, or, for whole numbers made of real ones, with each
-    of these a tenth off; TypeError where nothing is real."""
+    """Compute an operation, and push every float of the output by its own relative amount, about `part`.
+
+    For integers that are made of floats, push each float operand by a tenth instead. TypeError if nothing can be pushed.
+    """
     x = compute(function, args, kwargs, number)
     parts = list(x) if isinstance(x, (tuple, list)) else [x]
     if not any(map(of_reals, parts)):
@@ -34,11 +36,11 @@ def a_little_more(compute: Compute, part: float, function: Any, args: Any, kwarg
 
 
 def tenth_more(x: torch.Tensor, part: float) -> torch.Tensor:
-    """Each entry a tenth off, to the side of the part, but whole numbers."""
+    """Push each entry that is no integer by 0.1, in the direction of the sign of `part`."""
     return torch.where(x == x.round(), x, x + math.copysign(0.1, part))
 
 
 def more(x: torch.Tensor, part: float) -> torch.Tensor:
-    """Each entry by another part of it, but what hides a score."""
+    """Push each entry by its own relative amount, 1 to 3 times `part`; numbers as large as a mask's stay."""
     parts = (1 + part * (2 + torch.cos(torch.arange(x.numel(), dtype=x.dtype)))).view(x.shape)
     return torch.where(x.abs() < HUGE, x * parts, x)

@@ -1,11 +1,11 @@
-"""Names of orders: the known ways in which pieces of an array come to lie otherwise, and what a porter calls them."""
+"""Names of permutations: the usual ways in which pieces of an array are rearranged, in a porter's words."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 SHOWN = 8
-"""Pieces of an order that has no name."""
+"""Number of pieces shown of an order without a name."""
 PATTERNS = {
     "exchanged": "the other way round",
     "reversed": "from the last to the first",
@@ -16,11 +16,11 @@ PATTERNS = {
     "": "in the order {order}",
 }
 WAVES = {"sine": "`cat([cos, sin])` for `cat([sin, cos])`", "cosine": "`cat([sin, cos])` for `cat([cos, sin])`"}
-"""By what comes first in torch's code."""
+"""Words for an exchanged sine and cosine, by the one that comes first in torch's code."""
 
 
 def pattern(order: Sequence[int]) -> tuple[str, int]:
-    """Name an order, a key of `PATTERNS`, with the number that goes with it."""
+    """Return the name of an order, a key of `PATTERNS`, and the number that belongs to it."""
     n, several = len(order), np.arange(len(order))
     if n == 2:
         return "exchanged", 0
@@ -36,14 +36,14 @@ def pattern(order: Sequence[int]) -> tuple[str, int]:
 
 
 def arranged(order: Sequence[int]) -> str:
-    """Words for an order: 'from the last to the first', 'in the order 2, 0, 1'."""
+    """Describe an order: 'from the last to the first', 'in the order 2, 0, 1'."""
     name, by = pattern(order)
     shown = ", ".join(map(str, order[:SHOWN])) + ", ..." * (len(order) > SHOWN)
     return PATTERNS[name].format(by=by, order=shown)
 
 
 def first_wave(one: np.ndarray, other: np.ndarray) -> str:
-    """Tell 'sine' or 'cosine', the first of two arrays that are the two of the same angles; '' for others."""
+    """Return which of two arrays comes first, 'sine' or 'cosine', if they are those of the same angles; else ''."""
     if one.shape != other.shape or one.ndim < 2 or one.shape[-1] < 2 or one.dtype.kind != "f":
         return ""
     size = one**2 + other**2
@@ -54,5 +54,5 @@ def first_wave(one: np.ndarray, other: np.ndarray) -> str:
 
 
 def moved(by: int) -> str:
-    """'2 lower'"""
+    """Describe a shift: '2 lower'."""
     return f"{abs(by)} {'higher' if by > 0 else 'lower'}"

@@ -1,6 +1,6 @@
-"""The operators, and the order in which they propose mutations: the plain ones first; in turns, where there is no time for all.
+"""Registry of the operators, and the order in which they propose mutations: plain ones first, or in turns on a small budget.
 
-An operator that raises is told, and the others go on.
+An operator that raises gives a warning, and the others go on.
 """
 
 import copy
@@ -49,9 +49,9 @@ from jaxformer.parity.runs.session import Session
 
 Proposals = Iterator[Proposal]
 Kind = tuple[Proposals, int]
-"""Proposals, and how many of them that fit are named."""
+"""Proposals of one kind, and the number of exact candidates after which the kind ends."""
 OfOp = Callable[[Op], Proposals]
-"""What may be otherwise in one operation."""
+"""Operator that proposes mutations of one operation."""
 REFUSED = (
     ArithmeticError,
     AssertionError,
@@ -62,13 +62,13 @@ REFUSED = (
     TypeError,
     ValueError,
 )
-"""How an operator fails on code that it does not know."""
+"""Exceptions of an operator on code that it does not know."""
 MOST_RUNS = 4
-"""Of one operation, each of which may be mutated alone."""
+"""Largest number of runs of one operation of which each is also mutated alone."""
 OF_EACH = 65
-"""Mutations of each operation, about: where there is no time for so many, they take turns."""
+"""Number of mutations per operation, roughly; if the budget is too small for so many, the kinds take turns."""
 FEW = 0.6
-"""A part of the operations among which it is worth to look first."""
+"""Largest share of the operations that is worth to be searched first."""
 PARTS: tuple[OfOp, ...] = (recurrences.proposals, indices.proposals, permute.windows, packing.blocks, permute.factors)
 SEVERAL = (
     permute.repeats,
@@ -79,9 +79,9 @@ SEVERAL = (
     loops.proposals,
     scales.discretisations,
 )
-"""Operators of several operations."""
+"""Operators that read the list of all operations."""
 OPERANDS = (arguments.literals, reroute.made_before, pairs.before_sums)
-"""Operators of what operations read, one after another."""
+"""Operators of the operands of operations, used one after another."""
 ORDERS: tuple[OfOp, ...] = (permute.merges_and_splits, permute.pixels, packing.inner_parts, permute.transposed)
 ALONG: tuple[OfOp, ...] = (axes.reductions, axes.rolls, axes.orders, axes.rows_together, axes.other_axes)
 AXES: tuple[OfOp, ...] = (permute.joins, *ALONG, *convolutions.KINDS, *ORDERS)
@@ -101,23 +101,24 @@ RESULTS: tuple[OfOp, ...] = (scales.roundings, scales.additions, scales.multiple
 
 
 def kinds(replay: Replay, session: Session, runs: float = math.inf) -> tuple[Kind, ...]:
-    """Proposals, and how many of each kind that fit are named; so many `runs` are left."""
+    """Return the proposals kind by kind, each with the number of exact candidates after which it ends. `runs`: replays that
+    the budget allows."""
     return Registry(replay, session).kinds(runs)
 
 
 def every(replay: Replay, session: Session) -> Proposals:
-    """All proposals."""
+    """Yield all proposals."""
     return itertools.chain.from_iterable(kind for kind, _ in kinds(replay, session))
 
 
 class Registry:
-    """The operators on one call of torch's."""
+    """Operators applied to one call of torch's."""
 
     def __init__(self, replay: Replay, session: Session):
         self.replay, self.session = replay, session
 
     def kinds(self, runs: float) -> tuple[Kind, ...]:
-        """In their order."""
+        """Return the kinds in their order."""
         first = (
             (self.of(losses.proposals), 1),
             (self.of(dropout.proposals), 1),
@@ -129,7 +130,7 @@ class Registry:
         return (*first, *(self.turns() if few else self.one_by_one()), *last)
 
     def one_by_one(self) -> tuple[Kind, ...]:
-        """Where there is time for all of them."""
+        """Return the kinds one by one: the budget allows all proposals."""
         return (
             (self.states(), 1),
             *self.named(),
@@ -146,7 +147,7 @@ class Registry:
         )
 
     def turns(self) -> tuple[Kind, ...]:
-        """Where there is not."""
+        """Return the kinds with most of them merged in turns: the budget does not allow all proposals."""
         plain = self.kind_by_kind()
         known = itertools.chain(
             self.of(layers.children, placement.activations),
@@ -171,7 +172,10 @@ class Registry:
         return *first, (in_turns(every, every, self.that_may_be_why()), 1)
 
     def that_may_be_why(self) -> Proposals:
-        """Where some of jax's numbers are torch's: of the operations on which these do not depend, if they are few."""
+        """Yield proposals for the suspects: operations on which those of jax's entries that are right do not depend.
+
+        Nothing is proposed if the suspects are most of the operations.
+        """
         jax, every = self.replay.compared.get(self.replay.place), self.replay.operations
         operations = suspects_of(self.replay.array, jax, self.replay.wanted, every)
         if len(operations) <= FEW * len(every):
@@ -181,7 +185,7 @@ class Registry:
             yield from in_turns(itertools.chain(there.kind_by_kind(), there.numbers()), *there.of_several())
 
     def named(self) -> tuple[Kind, ...]:
-        """Few, and those that everyone has a name for."""
+        """Return small kinds of well-known faults: masks, norms of heads, rotary positions, attention."""
         return (
             (self.of(masks.proposals), 1),
             (self.of(mask_rows.proposals), 1),
@@ -193,28 +197,28 @@ class Registry:
         )
 
     def wiring(self) -> Proposals:
-        """Of what the parts of a layer read."""
+        """Yield mutations of the arrays that the parts of a layer read."""
         return itertools.chain(self.of(wiring.proposals), self.guarded(reroute.last_in_sums, self.replay.operations))
 
     def states(self) -> Proposals:
-        """Of what modules hold, of constants that are rounded, and of whole numbers that are too large."""
+        """Yield mutations of the modules' parameters and settings, and of integers that are rounded or overflow."""
         operations = self.replay.operations
         whole = self.guarded(indices.roundings, operations), self.guarded(indices.overflows, operations)
         return itertools.chain(self.of(parameters.proposals), *whole)
 
     def numbers(self) -> Proposals:
-        """In the place of those that operations are given."""
+        """Yield mutations of the numbers that operations are given."""
         return self.by_kind(arguments.operand_numbers)
 
     def in_operations(self) -> Proposals:
-        """Of each operation of its code, kind by kind; of several; and of what one reads."""
+        """Yield mutations of each operation, kind by kind; then of several operations and of their operands."""
         for op in self.replay.operations:
             yield from self.of_op(op, *PARTS, *ONE, *AXES)
         for proposals in self.of_several():
             yield from proposals
 
     def of_several(self) -> list[Proposals]:
-        """Of several operations, and of what one reads, kind by kind."""
+        """Return mutations of several operations and of their operands, by kind."""
         operations = self.replay.operations
         return [
             self.of(permute.patches),
@@ -224,7 +228,7 @@ class Registry:
         ]
 
     def kind_by_kind(self) -> Proposals:
-        """Of all operations, first what is plain."""
+        """Yield each kind for all operations, the plain kinds first."""
         for op in self.replay.operations:
             if isinstance(op.output, (tuple, list)):
                 yield from self.of_op(op, operations.outputs)
@@ -232,18 +236,18 @@ class Registry:
         yield from self.by_kind(*plain, *ONE, *AXES)
 
     def limits(self) -> Proposals:
-        """Of what activations give."""
+        """Yield mutations that limit the output of activations."""
         for op in filter(is_activation, self.replay.operations):
             yield from self.of_op(op, scales.limits)
 
     def in_runs(self) -> Proposals:
-        """Of each operation of code that is called several times, in one of these calls alone."""
+        """Yield mutations of one run alone, for operations that run several times."""
         for op in self.replay.operations:
             for only in range(len(op.runs)) if 1 < len(op.runs) <= MOST_RUNS else ():
                 yield from self.of_op(replace(op, only=only), *ONE)
 
     def behind_operations(self) -> Proposals:
-        """Of what each operation gives; a multiple of it comes last."""
+        """Yield mutations of each operation's output; those with a free parameter come last."""
         last: list[Proposal] = []
         for op in self.replay.operations:
             for proposal in self.of_op(op, *RESULTS):
@@ -254,19 +258,19 @@ class Registry:
         yield from last
 
     def by_kind(self, *several: OfOp) -> Proposals:
-        """Each kind of all operations, before the next one."""
+        """Yield what each operator proposes for all operations, before the next operator's."""
         return itertools.chain.from_iterable(self.of_op(op, each) for each in several for op in self.replay.operations)
 
     def of_op(self, op: Op, *several: OfOp) -> Proposals:
-        """Of one operation, kind by kind."""
+        """Yield what operators propose for one operation."""
         return itertools.chain.from_iterable(self.guarded(each, op) for each in several)
 
     def of(self, *several: Callable[[Replay], Proposals]) -> Proposals:
-        """Of the whole call."""
+        """Yield what operators propose for the whole call."""
         return itertools.chain.from_iterable(self.guarded(each, self.replay) for each in several)
 
     def guarded(self, operator: Callable[[Any], Proposals], code: Any) -> Proposals:
-        """What an operator proposes until it fails, which is counted and told."""
+        """Yield what an operator proposes; if it raises, warn, and count the failure in the session."""
         try:
             yield from operator(code)
         except REFUSED as error:
@@ -278,7 +282,7 @@ class Registry:
 
 
 def in_turns(*several: Proposals) -> Proposals:
-    """One of each, again and again."""
+    """Yield one proposal of each iterator in turn, until all are used up."""
     left = [*several]
     while left:
         found = [(each, next(each, None)) for each in left]

@@ -1,4 +1,4 @@
-"""One call of torch's, run again by itself: its own code alone, with what its children gave before."""
+"""Replay of one torch call: its own code runs alone, and its children return what they gave before."""
 
 import copy
 import warnings
@@ -23,65 +23,65 @@ from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, below
 from jaxformer.parity.trace.torch_hooks import without_fast_path
 
 LARGE, BEGINNING = 20_000, 250
-"""Entries of an output that take about as long as an operation does, and operations that take as long as beginning a run."""
+"""Number of output entries that cost as much time as one operation, and cost of starting a replay, in operations."""
 INNER = 0.1
-"""What an operation inside of one of torch's functions counts: all of them together are about as long as one."""
+"""Cost of an operation inside one of torch's functions: all of them together take about as long as one."""
 
 PLAIN = (bool, int, float, str, tuple, type(None))
 NOWHERE = ArrayKey(Site("", -1), "", 0)
 
 
 class Reached(Exception):  # noqa: N818  # no error: nothing more has to run
-    """The array that is asked for was made."""
+    """Signal that the wanted array was made, so that the run can stop."""
 
 
 @dataclass
 class Replay:
-    """The torch call `owner`, again and again."""
+    """Replay of the torch call `owner`, with or without mutations."""
 
     model: Any
-    """In float64, of its own."""
+    """Private float64 copy of torch's model."""
     run_model: Callable[[], Any]
-    """The user's call of it."""
+    """Function that makes the user's call of the model."""
     owner: Site
     place: ArrayKey
-    """Of torch's array that jax's is compared with."""
+    """Place of torch's array that is compared with jax's."""
     boundaries: frozenset[Site]
-    """Calls of torch's that jax has too: what they give stays."""
+    """Boundaries: calls of torch's that jax has too; their outputs stay as recorded."""
     wanted: np.ndarray
     """torch's array."""
     arguments: Arguments = ((), {})
     given: dict[Site, Any] = field(default_factory=dict)
-    """What the boundaries gave."""
+    """Recorded outputs of the boundaries."""
     inputs: dict[Site, Any] = field(default_factory=dict)
-    """The first array that each boundary was given."""
+    """First input array of each boundary."""
     later: dict[Site, Any] = field(default_factory=dict)
-    """What all boundaries give, those too that come behind the array: mutated code may call them before."""
+    """Recorded outputs of all boundaries, also of those after the array: mutated code may call them before."""
     found: Any = None
     part: Part = ()
-    """Of the array, which jax's is compared with."""
+    """Part of the array that is compared with jax's; empty for all of it."""
     inside: Callable[[Any], AbstractContextManager[Any]] = nullcontext
-    """In which the module runs as in the user's call."""
+    """Context manager, of the model, in which a module runs as in the user's call."""
     cotangent: np.ndarray = field(default_factory=lambda: np.ones(()))
-    """Of the user's call."""
+    """Cotangent of the user's call."""
     jax_gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """jax's, of torch's parameters by name, where the array is what the user's call gives."""
+    """jax's gradients of torch's parameters by name, if the array is the output of the user's call."""
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     """jax's own arrays that are no weights, by name."""
     compared: Mapping[ArrayKey, np.ndarray] = field(default_factory=dict)
     """jax's arrays, by torch's places."""
     watched: dict[ArrayKey, Any] | None = None
-    """In a run to the end: torch's arrays at those places, of the call's own code."""
+    """Arrays of the call's own code at the places in `compared`, in a run to the end; None in other runs."""
     behind: Callable[[Any], Any] | None = None
-    """What comes behind the array, in one run."""
+    """Function that is applied to the array, in one run."""
     originals: list[tuple[Any, Any]] = field(default_factory=list)
-    """The model's parameters and buffers, and those that they are copies of."""
+    """Parameters and buffers of the model, each with the original that it is a copy of."""
     versions: dict[int, int] = field(default_factory=dict)
-    """How often torch wrote to each of them, by its id."""
+    """Version counter of each of these tensors, by its id: torch counts writes."""
 
     @cached_property
     def begins(self) -> bool:
-        """What comes in and what the children give is recorded; False if torch's array does not come again."""
+        """True if a replay gives torch's array again; inputs and outputs of the boundaries are recorded on the way."""
         with running():
             with self.to_the_end():
                 self.array()
@@ -93,33 +93,33 @@ class Replay:
 
     @cached_property
     def settings(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """The attributes of each module, and the plain ones as they are at first: code may set them by what it is given."""
+        """Attributes of each module, and initial values of the plain ones, since code may set them during a run."""
         every = [vars(module) for module in self.model.modules()]
         return [(held, {name: x for name, x in held.items() if isinstance(x, PLAIN)}) for held in every]
 
     @property
     def module(self) -> Any:
-        """torch's, whose call it is."""
+        """torch's module whose call is replayed."""
         return self.model if self.owner == CALL else self.model.get_submodule(self.owner.path)
 
     @cached_property
     def listed(self) -> list[Op]:
-        """Of its code, in their order, until the array is made."""
+        """Operations of the call's code, in their order, until the array is made."""
         return self._listed()
 
     @cached_property
     def operations(self) -> list[Op]:
-        """Those of them that the array depends on."""
+        """Slice of the operations: those that the array depends on."""
         return slice_of(self.array, self.listed)
 
     @cached_property
     def read(self) -> frozenset[tuple[int, str]]:
-        """Attributes of modules and configurations that its code reads: whose, by its id, and their names."""
+        """Attributes of modules and configurations that the code reads: the owner's id, and the attribute's name."""
         return uses_of(self.array, self.module)
 
     @cached_property
     def every_operation(self) -> list[Op]:
-        """Those behind the array too."""
+        """Operations of the call's code, also those after the array."""
         with self.to_the_end():
             return self._listed()
 
@@ -130,13 +130,13 @@ class Replay:
 
     @cached_property
     def cost(self) -> float:
-        """Of one run: its operations, large ones for several."""
+        """Cost of one replay: the number of its operations, of which large ones count for several."""
         runs = ((operation.is_inner, run.output) for operation in self.listed for run in operation.runs)
         return BEGINNING + sum((INNER if inner else 1) + entries(output) / LARGE for inner, output in runs)
 
     @contextmanager
     def to_the_end(self) -> Iterator[None]:
-        """Inside, the call does not stop where the array is made, and what boundaries give is recorded apart."""
+        """Run the call to its end instead of to the array, and record the boundaries' outputs apart."""
         before = self.place, self.given, self.inputs
         self.place, self.given, self.inputs = NOWHERE, {}, {}
         try:
@@ -145,7 +145,7 @@ class Replay:
             self.place, self.given, self.inputs = before
 
     def everywhere(self, mutated: AbstractContextManager[Any] | None = None) -> dict[ArrayKey, np.ndarray]:
-        """All arrays of the call's own code that jax has too, with torch altered."""
+        """Replay the call to its end with a mutation, and return all arrays of its own code that jax has too."""
         self.watched = {}
         try:
             with self.to_the_end():
@@ -155,7 +155,7 @@ class Replay:
             self.watched = None
 
     def array(self, mutated: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
-        """The array, with torch altered; None where it is not made."""
+        """Replay the call with a mutation, and return the array; None if it is not made."""
         self.found = self.behind = None
         calls: Counter[str] = Counter()
         with running(), ExitStack() as stack:
@@ -174,13 +174,13 @@ class Replay:
                 pass
         if self.found is None:
             return None
-        with running():  # by then the children compute again
+        with running():  # the children's own `forward` is in place again
             found = host(self.behind(self.found) if self.behind else self.found)
         return found[self.part] if self.part else found
 
     @contextmanager
     def given_inputs(self, others: Mapping[int, Any]) -> Iterator[None]:
-        """Inside, the call is given other arrays, by their numbers among its arguments."""
+        """Edit: the call gets other input arrays, by their numbers among its arguments."""
         before, arrays = self.arguments, arrays_in(self.arguments)
         self.arguments = replaced(before, arrays, [others.get(i, array) for i, array in enumerate(arrays)])
         try:
@@ -190,13 +190,13 @@ class Replay:
 
     @contextmanager
     def followed_by(self, function: Callable[[Any], Any]) -> Iterator[None]:
-        """Inside, a function comes behind the array."""
+        """Edit: a function is applied to the array."""
         self.behind = function
         yield
 
     @contextmanager
     def given_outputs(self, others: Mapping[Site, Any]) -> Iterator[None]:
-        """Inside, children give something else."""
+        """Edit: boundaries return other outputs."""
         before = dict(self.given)
         self.given |= others
         try:
@@ -205,8 +205,10 @@ class Replay:
             self.given = before
 
     def _restore(self) -> None:
-        """What a run changed in place, as an embedding with a `max_norm` does its rows, is as it was; so are settings. The
-        statistics of a batch norm are written without a new version."""
+        """Restore tensors that a run changed in place, as an embedding with `max_norm` does, and settings.
+
+        Vectors are always restored: a batch norm writes its statistics without counting a version.
+        """
         for held, settings in self.settings:
             held.update(settings)
         for tensor, original in self.originals:
@@ -217,13 +219,13 @@ class Replay:
     def _own(self) -> Any:
         import torch
 
-        with torch._C.DisableTorchFunction():  # copies are no operations of its code
+        with torch._C.DisableTorchFunction():  # copying is no operation of the call's code
             args, kwargs = copy.deepcopy(self.arguments)  # a cache among them grows with every call
         with self.inside(self.model):
             return self.module(*args, **kwargs)
 
     def _child(self, path: str, forward: Callable[..., Any], calls: Counter[str], *args: Any, **kwargs: Any) -> Any:
-        """A child's call: what it gave before, unless it is the one that makes the array."""
+        """Replace the call of a child: return the recorded output, but compute if the child makes the array."""
         site = Site(path, calls[path])
         calls[path] += 1
         if self.place == ArrayKey(site, "inputs", self.place.number):
@@ -239,11 +241,11 @@ class Replay:
         if not makes and site in self.boundaries:
             self.given.setdefault(site, output)
             self.inputs.setdefault(site, next(iter(arrays_in((args, kwargs))), None))
-            output = copied(output)  # what goes on with it may change it in place
+            output = copied(output)  # later code may change the output in place
         return output
 
     def _is_open(self, site: Site) -> bool:
-        """Whether jax shows what a call gives, and not what it is given: its code is the owner's."""
+        """True if jax shows the outputs of a call but not its inputs: its code then belongs to the owner."""
         parts = {place.part for place in self.compared if place.site == site}
         return parts == {"output"}
 
@@ -253,12 +255,12 @@ class Replay:
             self.watched |= {place: array.clone() for place, array in places if place in self.compared}
 
     def _reach(self, arrays: list[Any]) -> None:
-        self.found = arrays[self.place.number].clone()  # it may be a buffer that is mutated just now
+        self.found = arrays[self.place.number].clone()  # a buffer would change back when the edit ends
         raise Reached
 
     @cached_property
     def is_called(self) -> bool:
-        """Whether the owner is called again in the model's run, as a module is: what it is given is kept."""
+        """True if a run of the model calls the owner's `forward`; its arguments are recorded then."""
         if self.owner == CALL:
             return True
         number, forward = 0, self.module.forward
@@ -282,7 +284,7 @@ class Replay:
 
 @contextmanager
 def running() -> Iterator[None]:
-    """torch, as it runs for a recorded reference, without gradients. What it warns of was heard before."""
+    """Run torch as for a recorded reference, without gradients; warnings are hidden, since the reference gave them before."""
     import torch
 
     with warnings.catch_warnings(), torch.no_grad(), torch_float64(), without_fast_path():

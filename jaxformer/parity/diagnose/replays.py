@@ -1,4 +1,4 @@
-"""A call of torch's model, made ready to run again."""
+"""Prepare the replay of one call in torch's model."""
 
 import copy
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # torch is imported where it is needed
 def replay_of(
     reference: Reference, owner: Site, place: ArrayKey, boundaries: frozenset[Site], wanted: np.ndarray
 ) -> "Replay | None":
-    """None where the reference was loaded from a folder: torch's model is not at hand."""
+    """Return the replay of the call `owner`; None if the reference was loaded from a folder, without torch's model."""
     if (source := reference.source) is None:
         return None
     import torch
@@ -32,7 +32,7 @@ def replay_of(
     )
 
     def run_model() -> Any:
-        with torch._C.DisableTorchFunction():  # copies are no operations of its code, which may change what it is given
+        with torch._C.DisableTorchFunction():  # code may change its inputs; copying them is no operation of its own
             given = [tensor.clone() for tensor in tensors]
         return source.call(model, *given)
 
@@ -50,5 +50,5 @@ def replay_of(
 
 
 def tensors_in(model: Any) -> list[Any]:
-    """Its parameters and buffers."""
+    """Parameters and buffers of a model."""
     return [*model.parameters(), *model.buffers()]

@@ -1,4 +1,4 @@
-"""The search: torch's code with one mutation, the plain ones first, until it gives jax's array."""
+"""Search for the cause: replay torch's code with one mutation after another, plain ones first, until it gives jax's array."""
 
 import itertools
 import math
@@ -24,53 +24,53 @@ from jaxformer.parity.runs.session import Budget
 from jaxformer.parity.trace.call_sites import ArrayKey
 
 FLOAT32, LARGE = 3e-7, 1e4
-"""A residual of float32's rounding, as tables have that jax's code computes; and how many times larger the difference is."""
+"""Tolerance (relL2) of float32 rounding, as in tables that jax's code computes; and the least ratio of the difference to it."""
 CLEAR = 100
-"""How many times smaller than the difference a residual is, at least."""
+"""Least ratio of the difference to a candidate's residual."""
 ORDINARY = 30
-"""So many times torch's number one may be that stands where torch's code reads None."""
+"""Largest ratio, either way, of a solved number to torch's at which it is preferred to None, where both fit."""
 
 
 @dataclass
 class Search:
-    """For what gives jax's array in one of torch's calls."""
+    """Search for mutations that give jax's array in one of torch's calls."""
 
     replay: Replay
     torch: np.ndarray
     jax: np.ndarray
     budget: Budget
     nearly: str = ""
-    """What gave the array, and contradicts another one."""
+    """Words for the first mutation that gave the array but failed the cross-check."""
     limit: float = field(init=False)
-    """The largest residual of a cause."""
+    """Largest residual of a candidate."""
 
     def __post_init__(self) -> None:
         self.limit = limit_of(self.torch, self.jax)
 
     @property
     def is_possible(self) -> bool:
-        """Whether there is an array to be searched for, and torch gives its own again."""
+        """True if jax's array has finite entries, and a replay gives torch's array again."""
         return bool(np.isfinite(self.jax).any()) and self.replay.begins
 
     def diagnosis(self) -> Diagnosis:
-        """What explained another difference, or else what is found first."""
+        """Return a mutation that explained another difference if it explains this one, or else search."""
         if found := self.as_before():
             return found
         return self._told(self._first_found() if self.is_possible else [])
 
     def as_before(self) -> Diagnosis:
-        """A mutation that explained another difference, if it explains this one."""
+        """Return a mutation that explained another difference of the session, if it explains this one."""
         known = self.budget.session.confirmed
         return self._told(self._first_known(known) if known and self.is_possible else [])
 
     def by(self, candidate: Candidate) -> Diagnosis:
-        """This mutation, if it explains this difference too."""
+        """Return the candidate of another difference, if its mutation explains this one too."""
         mutation = candidate.mutation
         known = {mutation.key: mutation.value or 0.0}
         return Diagnosis(tuple(self._first_known(known) if self.is_possible else ()))
 
     def _told(self, best: list[Candidate]) -> Diagnosis:
-        """What was found is tried first from now on."""
+        """Build the diagnosis, and note the best candidate in the session, so that it is tried first from now on."""
         for candidate in best[:1]:
             mutation = candidate.mutation
             self.budget.session.confirmed[mutation.key] = mutation.value or 0.0
@@ -87,7 +87,7 @@ class Search:
         return []
 
     def _first_found(self) -> list[Candidate]:
-        """Those of the first kind of which one fits: what gives most of jax's arrays, the plainest first."""
+        """Search kind by kind; the first kind with a candidate ends the search. The best candidates are returned."""
         found: list[Candidate] = []
         for kind, most in kinds(self.replay, self.budget.session, self.budget.left / self.replay.cost):
             for proposal in kind:
@@ -101,12 +101,14 @@ class Search:
         return best_of([*found, *self._rivals(found)])
 
     def _may_be_another(self, found: Candidate) -> bool:
-        """Whether other whole numbers of a module give as much, so that the cause may be of another kind; but for arrays of
-        whole numbers, which every kind gives too easily."""
+        """True if a candidate is a module's integer setting of which another value fits too: the cause may be of another kind.
+
+        False for arrays of integers, which every kind gives too easily.
+        """
         return found.mutation.change == parameters.SETTING and is_vague(found) and bool((self.jax != self.jax.round()).any())
 
     def _rivals(self, found: list[Candidate]) -> list[Candidate]:
-        """Operations of the code that are left out, where the same tensors read otherwise give as much."""
+        """Candidates that leave out an operation, tried where a candidate reads the same tensors in another way."""
         if not any(each.mutation.change == parameters.READ for each in found):
             return []
         return [each for proposal in operations.rivals(self.replay) if (each := self._tried(proposal, found))]
@@ -123,18 +125,18 @@ class Search:
             return None
         exact = [each for each in found if each.certainty == "exact"]
         if any(proposal.mutation.place == each.mutation.place for each in exact):
-            return None  # of a place of which one is known
+            return None  # another exact candidate has this place
         return self._candidate(proposal, fixed, residual, others.gives)
 
     def _candidate(self, proposal: Proposal, fixed: Proposal, residual: float, gives: frozenset[ArrayKey]) -> Candidate:
         certainty = "exact" if residual <= EXPLAINED else "float32"
         beside = itertools.chain(self._beside(proposal), nudged(fixed))
         if any(off(self.array(each), self.jax) <= self.limit for each in beside):
-            certainty = "ambiguous"  # as of a window beyond the text, or of what is rounded to whole numbers
+            certainty = "ambiguous"  # e.g. a window longer than the text, or a value that is rounded to integers
         return Candidate(fixed.mutation, residual, certainty, self.replay.owner, gives)
 
     def _beside(self, proposal: Proposal) -> Iterator[Proposal]:
-        """The same with other whole numbers."""
+        """Yield the same mutation with neighbouring numbers, or other values of the same setting."""
         if proposal.free is not None:
             return
         for edit in proposal.near:
@@ -146,7 +148,7 @@ class Search:
             yield from (each for each in alike if not each.free)
 
     def _chosen(self, proposal: Proposal, by_row: ByRow) -> Proposal | None:
-        """With a way for each row of jax's array; None where a row is given by none."""
+        """Choose an alternative for each row of jax's array; None if no alternative gives some row."""
         arrays = [self.array(replace(proposal, edits=way)) for way in by_row.ways]
         alike = [(i, array) for i, array in enumerate(arrays) if array is not None and array.shape == self.jax.shape]
         fits = [[i for i, array in alike if off(array[n], row) <= self.limit] for n, row in enumerate(self.jax)]
@@ -156,13 +158,14 @@ class Search:
         return first if first.mutation == last.mutation else replace(first, near=(last.edits,))
 
     def _fitted(self, proposal: Proposal) -> tuple[Proposal, float] | None:
-        """The proposal with its number, if it gives jax's array; and how far it is off."""
+        """Solve for the free parameter, if any; return the proposal with its number and its residual, or None if it does not
+        give jax's array."""
         free = proposal.free
         if free is None:
             residual = off(self.array(proposal), self.jax)
             return (proposal, residual) if residual <= self.limit else None
         if not np.isfinite(self.jax).all():
-            return None  # a number cannot be solved for
+            return None  # least squares need finite entries
         without = off(self.array(proposal.at(math.inf)), self.jax) if free.absent else math.inf
         found = solved(lambda x: self.array(proposal.at(x)), free, self.torch, self.jax, self.limit)
         if without <= self.limit and not (found and is_ordinary(found[0], free.start)):
@@ -170,31 +173,36 @@ class Search:
         return (proposal.at(found[0]), found[1]) if found and found[1] <= self.limit else None
 
     def array(self, proposal: Proposal) -> np.ndarray | None:
-        """torch's, so mutated; None where that cannot be, or where time is up."""
+        """Replay torch's code with a mutation, and return the array; None if that fails, or if the time is up."""
         if self.budget.is_late:
             return None
         self.budget.spend(self.replay.cost)
         try:
             return self.replay.array(proposal.edit())
-        except Exception:  # a model refuses in its own ways
+        except Exception:  # any error of the model's code
             return None
 
 
 def is_vague(candidate: Candidate) -> bool:
-    """Whether others give as much."""
+    """True if a candidate is ambiguous."""
     return candidate.certainty == "ambiguous"
 
 
 def limit_of(torch: np.ndarray, jax: np.ndarray) -> float:
-    """The largest residual of a cause: where the difference is large, what jax's code rounds to float32 may stay; where it is
-    tiny, a cause is well below it."""
+    """Return the largest residual of a candidate.
+
+    For a large difference it allows float32 rounding in jax's code; for a tiny one it has to be well below the difference.
+    """
     apart = off(jax, torch)
     return FLOAT32 if np.inf > apart >= LARGE * FLOAT32 else min(EXPLAINED, apart / CLEAR)
 
 
 def best_of(found: list[Candidate]) -> list[Candidate]:
-    """Of exact ones those that give most, the plainest first; one alone where another number gives as much, beside the whole
-    number of a module that gives as much too, or where float32's rounding is in between."""
+    """Select the candidates that are reported.
+
+    These are the exact ones that explain the most arrays, the plainest first. If ambiguous ones fit too, the plainest exact one
+    becomes ambiguous, and stands beside an ambiguous setting of a module. Without exact ones, one candidate is left.
+    """
     exact = [each for each in found if each.certainty == "exact"]
     vague = [*filter(is_vague, found)]
     best = sorted(exact, key=lambda each: (-len(each.explains), *supposed(each)))
@@ -206,20 +214,24 @@ def best_of(found: list[Candidate]) -> list[Candidate]:
 
 
 def supposed(candidate: Candidate) -> tuple[int, int]:
-    """How much a cause supposes: what leaves something out the least, and then numbers of few digits; nobody does a thing
-    twice where another number is as much."""
+    """Sort key of candidates, plain ones first: the cost of the change, then the digits of the number.
+
+    Omissions are cheapest; repetitions are dearest, since nobody does a thing twice where another number has the same effect.
+    """
     name = say(candidate.mutation.value or 0.0).rpartition(" = ")[2]
     return candidate.mutation.change.cost, sum(letter.isdigit() for letter in name)
 
 
 def nudged(proposal: Proposal) -> Iterator[Proposal]:
-    """The same with a little more or less of what it computes: where that gives as much, it is rounded to whole numbers, or
-    something is chosen by it."""
+    """Yield the mutation with its computed values pushed a little up and down.
+
+    If one of these gives jax's array too, the value is rounded to integers, or only selects something.
+    """
     if isinstance(inside := proposal.edit(), Rewrite):
         for part in (LITTLE, -LITTLE):
             yield Proposal(proposal.mutation, partial(inside.nudged, part))
 
 
 def is_ordinary(number: float, torchs: float) -> bool:
-    """Whether it may be meant, beside torch's number: a cap that nothing reaches is none."""
+    """True if a solved number is near enough to torch's to be meant as one: a cap that nothing reaches is no cap."""
     return torchs != 0 and 1 / ORDINARY <= abs(number / torchs) <= ORDINARY

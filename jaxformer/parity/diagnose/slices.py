@@ -1,4 +1,5 @@
-"""Which operations an array depends on: no change of another one can give jax's. So a search in much code is one in little."""
+"""Slices: the operations and settings that an array depends on. No mutation of others can give jax's array, so a search only
+needs the slice."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,15 +12,19 @@ from jaxformer.parity.diagnose.calls import writes
 from jaxformer.parity.diagnose.trace import Op, Rewrite
 
 Run = Callable[..., np.ndarray | None]
-"""Runs a call again, altered by an edit; the array, or None where it is not made."""
+"""Function that replays a call, with an edit or without; returns the array, or None if it is not made."""
 Attribute = tuple[int, str]
-"""The id of what has it, and its name."""
+"""Attribute: the id of its owner, and its name."""
 EQUAL, FEWEST = 1e-12, 0.02
-"""How far numbers may be apart that are the same, of the largest one; and the least part of an array that tells something."""
+"""Tolerance of equal entries, relative to the largest one; and the least share of right and of wrong entries that is used."""
 
 
 def slice_of(run: Run, operations: list[Op]) -> list[Op]:
-    """By halves: what is pushed together and changes nothing is left out. Those are kept that cannot be pushed."""
+    """Return the operations that the array depends on, found by bisection.
+
+    Operations whose outputs are pushed together without a change of the array are left out. Operations that cannot be pushed
+    are kept.
+    """
     if (array := run()) is None:
         return operations
     pushed = [each for each in operations if is_pushed(each)]
@@ -28,8 +33,10 @@ def slice_of(run: Run, operations: list[Op]) -> list[Op]:
 
 
 def suspects_of(run: Run, jax: np.ndarray | None, torchs: np.ndarray, operations: list[Op]) -> list[Op]:
-    """Where jax has some of torch's numbers, as at the first position, or in the rows without padding: those on which these do
-    not depend."""
+    """Return the operations on which jax's right entries do not depend, so that they may be the ones that differ.
+
+    Some entries have to be right and others wrong, as at the first position or in the rows without padding; else empty.
+    """
     if jax is None or jax.shape != torchs.shape or jax.dtype.kind != "f" or (array := run()) is None:
         return []
     equal = np.abs(jax - torchs) <= EQUAL * np.abs(torchs).max()
@@ -44,7 +51,7 @@ def suspects_of(run: Run, jax: np.ndarray | None, torchs: np.ndarray, operations
 
 
 def among(run: Run, operations: list[Op], array: np.ndarray, *, surely: bool = False) -> list[Op]:
-    """Those of a list; `surely` if there is one."""
+    """Return the operations of a list that the array depends on; `surely` if there is at least one."""
     if not operations or not (surely or changes(run, operations, array)):
         return []
     if len(operations) == 1:
@@ -55,29 +62,32 @@ def among(run: Run, operations: list[Op], array: np.ndarray, *, surely: bool = F
 
 
 def changes(run: Run, operations: list[Op], array: np.ndarray) -> bool:
-    """Whether the array is another one with all of them pushed."""
+    """True if the array changes when all of these operations are pushed."""
     try:
         found = run(Rewrite({each.place: push for each in operations}))
-    except Exception:  # a model refuses in its own ways
+    except Exception:  # any error of the model's code
         return True
     return found is None or not np.array_equal(found, array)
 
 
 def is_pushed(operation: Op) -> bool:
-    """Whether its output can be another one, and is all that it changes: it writes to nothing that it is given."""
+    """True if an operation can be pushed: its outputs are single tensors that may change, and it writes to no argument."""
     return not writes(operation.function) and all(
         isinstance(run.output, torch.Tensor) and may_be_pushed(run.output) for run in operation.runs
     )
 
 
 def may_be_pushed(x: torch.Tensor) -> bool:
-    """Whole numbers that are all the same may only stand as they are."""
+    """True if a tensor's entries can be changed; integers that are all equal cannot be, since pushing permutes them."""
     return x.is_floating_point() or x.dtype == torch.bool or bool((x != x.flatten()[:1]).any())
 
 
 def push(function: Any, args: Any, kwargs: Any, number: int) -> torch.Tensor:
-    """Every entry otherwise, since a norm takes away what is the same for all; and far, since a choice may not see a little.
-    Whole numbers keep their range."""
+    """Compute an operation, and push its output.
+
+    Each float is pushed by its own amount, since a norm removes a common one, and far, since a comparison may not notice a
+    small push. Integers are permuted, so that they keep their range; booleans are inverted.
+    """
     output = function(*args, **kwargs)
     if output.dtype == torch.bool:
         return ~output
@@ -88,7 +98,7 @@ def push(function: Any, args: Any, kwargs: Any, number: int) -> torch.Tensor:
 
 
 def uses_of(run: Run, module: Any) -> frozenset[Attribute]:
-    """In one run; of what cannot be watched, all."""
+    """Return the attributes of modules and configurations that one run reads; all of an owner's, if it cannot be watched."""
     modules = [*module.modules()]
     owners = {id(each): each for each in (*modules, *(getattr(one, "config", None) for one in modules)) if each is not None}
     read = set[Attribute]()
@@ -98,12 +108,12 @@ def uses_of(run: Run, module: Any) -> frozenset[Attribute]:
 
 @contextmanager
 def watched(owners: list[Any], read: set[Attribute]) -> Iterator[None]:
-    """Edit, what is read of these is noted."""
+    """Edit: attributes that are read from these owners are added to `read`."""
     kinds = [(owner, type(owner)) for owner in owners]
     for owner, kind in kinds:
         try:
             object.__setattr__(owner, "__class__", noting(kind, read))
-        except TypeError:  # its memory is laid out in a way of its own
+        except TypeError:  # a class with another memory layout
             read |= {(id(owner), name) for name in vars(owner)}
     try:
         yield
@@ -114,7 +124,7 @@ def watched(owners: list[Any], read: set[Attribute]) -> Iterator[None]:
 
 
 def noting(kind: type, read: set[Attribute]) -> type:
-    """The same class, but that it notes what is read of its instances."""
+    """Return a subclass that notes which attributes of its instances are read."""
     inherited: Any = kind.__getattribute__
 
     def noted(self: Any, name: str) -> Any:

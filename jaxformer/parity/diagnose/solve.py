@@ -1,4 +1,4 @@
-"""The number that gives jax's array, solved for."""
+"""Solve for the free parameter of a mutation: the number that gives jax's array."""
 
 import itertools
 import math
@@ -13,28 +13,28 @@ from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
 Run = Callable[[float], np.ndarray | None]
 SEEDS = (0.5, 2.0, 0.25, 4.0, 0.1, 10.0, -1.0, 0.0)
-"""Multiples of torch's number from which the search may begin."""
+"""Multiples of torch's number from which the search may start."""
 STEPS = 9
 SLOW, MOST_SLOW = 0.7, 1
-"""A step that leaves more than this part of the difference is slow; after more than so many in a row, no number is near."""
+"""Share of the difference that a slow step leaves, and number of slow steps in a row after which the solver gives up."""
 HOPEFUL = 0.3
-"""The least cosine between what a change of the number does and the difference."""
+"""Least cosine between the effect of a change of the number and the difference."""
 WORSE = 4.0
-"""So many times torch's difference is what a number that torch has not may begin with."""
+"""Largest ratio of the difference at a start value to torch's difference, for a number that torch does not have."""
 VISIBLE = 1e-9
-"""A change smaller than this, relL2, says nothing: rounding is not far below."""
+"""Least change (relL2) of the array that counts: smaller ones are too near to rounding."""
 PARTS = 12
-"""Into which the steps are cut, again and again, among which a threshold lies."""
+"""Number of parts into which the range of steps is cut at each stage of the search for a threshold."""
 GROWN, LARGEST_STEP = 6, 1e-3
 NEARLY = 1e-7
-"""From so near, a rounder number may still be exact."""
+"""Residual (relL2) from which a rounder number may still be exact."""
 NULL = 1e-12
-"""A smaller part of torch's number is 0, with which itself what is masked would have no number."""
+"""Share of torch's number below which a number counts as 0, even where an exact 0 gives NaN in masked entries."""
 DIGITS = range(1, 10)
 
 
 def solved(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray, limit: float) -> tuple[float, float] | None:
-    """The number, as round as can be, and how far what it gives is off (relL2), at most `limit`; None where none is found."""
+    """Return the number with the fewest digits that fits, and its residual (relL2), at most `limit`; None if there is none."""
     run = cache(run)
     if free.steps:
         return between_steps(run, free.steps, jax, limit)
@@ -57,7 +57,7 @@ def solved(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray, limit: floa
 
 
 def between_steps(run: Run, steps: tuple[float, ...], jax: np.ndarray, limit: float) -> tuple[float, float] | None:
-    """A number between two of these: the nearer it comes, the fewer entries are on the wrong side."""
+    """Search a number between two neighbouring steps, by sections: the nearer, the fewer entries are on the wrong side."""
     middles = [(one + other) / 2 for one, other in itertools.pairwise(steps)]
     first, last = 0, len(middles) - 1
     while first < last:
@@ -72,12 +72,12 @@ def between_steps(run: Run, steps: tuple[float, ...], jax: np.ndarray, limit: fl
 
 
 def seeds_of(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray) -> list[float]:
-    """From where the number is searched for; where torch's leads nowhere, from the whole ones beside it, if it is one."""
+    """Return start values of the search; if torch's number leads nowhere, only the integers beside it, if it is one."""
     if free.seeds:
         return [*free.seeds]
     other = run(2 * free.start or 1.0)
     if other is not None and np.array_equal(other, torch):
-        return []  # nothing reads it
+        return []  # no code reads the number
     near = (free.start - 1, free.start + 1) if free.start and float(free.start).is_integer() else ()
     seeds = [free.start, *near, *(free.start * each for each in SEEDS)]
     if (linear := by_first_step(run, free.start, torch, jax)) is not None:
@@ -86,7 +86,7 @@ def seeds_of(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray) -> list[f
 
 
 def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) -> float | None:
-    """Where a straight line from torch's number leads; None where it does not lead to jax's array."""
+    """Extrapolate linearly from torch's number; None if its change does not lead towards jax's array."""
     if jax.shape != torch.shape:
         return None
     wanted, change, step = jax - torch, np.zeros_like(torch), 1e-4 * (abs(start) or 1.0)
@@ -107,7 +107,7 @@ def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) ->
 
 
 def newton(run: Run, x: float, wanted: np.ndarray) -> float:
-    """Least squares in one number: the best that was found."""
+    """Minimise the difference by Gauss-Newton steps in one number; return the best number found."""
     residual, slow = off(run(x), wanted), 0
     for _ in range(STEPS):
         if residual <= EXPLAINED / 30 or slow > MOST_SLOW:
@@ -131,11 +131,11 @@ def newton(run: Run, x: float, wanted: np.ndarray) -> float:
 
 
 def off(found: np.ndarray | None, wanted: np.ndarray) -> float:
-    """relL2; infinite where nothing is found."""
+    """Return the relL2 difference; infinite if there is no array, or one of another shape."""
     return math.inf if found is None or found.shape != wanted.shape else distance(found, wanted)
 
 
 def rounded(x: float) -> list[float]:
-    """Whole ones and those with few digits first; a fraction or root where it is one."""
+    """Return roundings of a number: integers and numbers with few digits first, then fractions and roots, float32, itself."""
     whole = float(math.floor(x)), float(math.ceil(x))
     return [*whole, *(float(f"{x:.{n}g}") for n in DIGITS), *(value for value, _ in roots(x)), float(np.float32(x)), x]

@@ -1,4 +1,4 @@
-"""The operations of torch's functions: which there are, where they stand in the source, and how they are altered."""
+"""Operations of torch's code: listing them, finding their lines in the source, and rewriting what they compute."""
 
 import linecache
 import os
@@ -21,60 +21,60 @@ from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Tar
 from jaxformer.parity.diagnose.nudges import a_little_more
 
 Frame = tuple[CodeType, int]
-"""Code, and where in it."""
+"""Code object, and the offset of an instruction in it."""
 Place = tuple[Frame, ...]
-"""Where an operation stands in the code: of torch's own functions, and of the first that is not torch's."""
+"""Place of an operation: frames of torch's own functions, the inner ones first, then the first frame that is not torch's."""
 Compute = Callable[..., Any]
-"""compute(function, args, kwargs) -> the output."""
+"""Function `compute(function, args, kwargs, number)` that returns the output of an operation in its run of this number."""
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 HERE = os.path.dirname(__file__) + os.sep
 PARITY = os.path.dirname(os.path.dirname(__file__)) + os.sep
 OPENED = (functional.multi_head_attention_forward,)
-"""Functions of torch's that compute several things."""
+"""torch functions whose inner operations are listed one by one."""
 LAYERS = os.path.join("nn", "modules", "transformer.py")
-"""Where modules of torch's do."""
+"""File of torch's modules whose own lines are shown."""
 LITTLE, LONGEST = 1e-4, 60
-"""A part of each entry; characters of the source that are shown."""
+"""Relative size of a nudge; largest number of source characters that are shown."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Of an operation, once."""
+    """One run of an operation."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any
     around: Frame | None
-    """Where the code stands that calls what the operation stands in."""
+    """Frame that calls the code in which the operation stands."""
     number: int
-    """Of all runs of all operations, which it is."""
+    """Number of the run among all runs of all operations."""
     module: int
-    """The id of torch's module whose code it is; 0 where it is none's."""
+    """Id of torch's module whose code it is; 0 if it is no module's."""
 
 
 @dataclass
 class Op:
-    """A place in the code, and what was computed there."""
+    """Operation: a place in the code, and its runs."""
 
     place: Place
     function: Callable[..., Any]
     runs: list[Run] = field(default_factory=list)
     only: int | None = None
-    """The run that is altered; None: all."""
+    """Number of the run that is mutated; None: all."""
 
     @property
     def name(self) -> str:
-        """'mul' of `x * y`, `x.mul(y)` and `x *= y`."""
+        """Name of the function without outer underscores: 'mul' for `x * y`, `x.mul(y)` and `x *= y`."""
         return getattr(self.function, "__name__", "").strip("_")
 
     @property
     def run(self) -> Run:
-        """The one that is altered, or the first."""
+        """Run that is mutated, or the first one."""
         return self.runs[self.only or 0]
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """Of that run, as are the others."""
+        """Positional arguments of that run; `kwargs` and `output` are that run's too."""
         return self.run.args
 
     @property
@@ -87,43 +87,43 @@ class Op:
 
     @property
     def target(self) -> Target:
-        """What is said of it, and where it stands."""
+        """Target of mutations: words for the operation, and its file, line and column."""
         code, line, column = self.position
         known = not (is_ours(code.co_filename) or code.co_filename.startswith(PARITY))
         return Target(self.source, code.co_filename, line, column) if known else Target(self.source)
 
     def rewrite(self, compute: Compute) -> "Rewrite":
-        """Inside, it computes something else."""
+        """Return an edit: the operation computes something else."""
         if self.only is None:
             return Rewrite({self.place: compute})
         return Rewrite({self.place: lambda f, a, k, n: compute(f, a, k, n) if n == self.only else f(*a, **k)})
 
     def instead(self, change: Change, compute: Compute, near: tuple[Callable[[], Edit], ...] = (), **args: Any) -> Proposal:
-        """Something else is computed there; `near` with numbers beside."""
+        """Propose that the operation computes something else. `near`: edits with neighbouring numbers."""
         return propose(change, self.target, partial(self.rewrite, compute), near=near, **args)
 
     def solving(self, change: Change, free: Free, compute: Callable[[Any], Compute], **args: Any) -> Proposal:
-        """Something else is computed there with a number that is solved for."""
+        """Propose that the operation computes something else, with a free parameter."""
         return propose(change, self.target, lambda number: self.rewrite(compute(number)), free, **args)
 
     @property
     def is_inner(self) -> bool:
-        """Whether it is one of those that one function of torch's computes."""
+        """True for an operation inside one of torch's functions in `OPENED`."""
         codes = [code for code, _ in self.place]
         return any(function.__code__ in codes for function in OPENED)
 
     @property
     def position(self) -> tuple[CodeType, int, int]:
-        """In which code, and the line and the column of the source."""
+        """Code object that is shown, with the line and column of the operation."""
         code, at = shown(self.place)
         line, _, column, _ = [*code.co_positions()][at // 2]
         return code, line or 0, column or 0
 
     @property
     def source(self) -> str:
-        """'`q * cos` (modeling_llama.py:131)'"""
+        """Source text and place, as '`q * cos` (modeling_llama.py:131)'."""
         if is_ours(file := shown(self.place)[0].co_filename) or file.startswith(PARITY):
-            return self.name  # of a module of torch's that is run by itself
+            return self.name  # the replay itself calls torch's module: no user code to show
         text, where = text_of(shown(self.place))
         says = f"`{text}` ({where})" if text else f"{self.name} ({where})"
         says += f" of `{text_of(self.place[-1])[0].partition('(')[0]}`" if is_inside(self.place) else ""
@@ -135,7 +135,7 @@ class Op:
 
 
 def text_of(frame: Frame) -> tuple[str, str]:
-    """'q * cos', 'modeling_llama.py:131'"""
+    """Return the source text and the place of a frame: 'q * cos', 'modeling_llama.py:131'."""
     code, at = frame
     first, last, start, end = [*code.co_positions()][at // 2]
     lines = [linecache.getline(code.co_filename, n) for n in range(first or 0, (last or 0) + 1)]
@@ -146,12 +146,12 @@ def text_of(frame: Frame) -> tuple[str, str]:
 
 
 def place_of() -> tuple[Place, FrameType | None]:
-    """Of the operation that runs; and the code that runs there."""
+    """Return the place of the operation that runs now, and the first frame that is not torch's."""
     frame, found = sys._getframe(1), []
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     while frame is not None:
-        if frame.f_code.co_filename != __file__:  # a mode that lets a function of several operations run
+        if frame.f_code.co_filename != __file__:  # frames of this file: `opened` functions run below a mode
             found.append((frame.f_code, frame.f_lasti))
             if not frame.f_code.co_filename.startswith(LIBRARY):
                 break
@@ -160,13 +160,13 @@ def place_of() -> tuple[Place, FrameType | None]:
 
 
 def around(frame: FrameType | None) -> Frame | None:
-    """Where the code stands that calls this one."""
+    """Return the frame that calls this one."""
     outer = frame and frame.f_back
     return outer and (outer.f_code, outer.f_lasti)
 
 
 def module_of(frame: FrameType | None) -> int:
-    """The module whose code calls this one, or has it, by its id; 0 where none does."""
+    """Return the id of the innermost torch module whose method is on the stack; 0 if there is none."""
     while frame is not None:
         code = frame.f_code
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
@@ -177,7 +177,7 @@ def module_of(frame: FrameType | None) -> int:
 
 
 def shown(place: Place) -> Frame:
-    """The code that is shown: torch's own where it computes several things, or else the first that is not torch's."""
+    """Return the frame to be shown: torch's own inside `OPENED` functions and `LAYERS`, else the first that is not torch's."""
     codes = [code for code, _ in place[:-1]]
     if any(function.__code__ in codes for function in OPENED):
         own = [frame for frame in place if frame[0].co_filename == functional.__file__]
@@ -186,25 +186,25 @@ def shown(place: Place) -> Frame:
 
 
 def is_inside(place: Place) -> bool:
-    """Whether torch's own code is shown, which the user's code calls."""
+    """True if torch's own code is shown, and the user's code calls it."""
     file = place[-1][0].co_filename
     return shown(place) is not place[-1] and not is_ours(file) and not file.startswith(PARITY)
 
 
 @contextmanager
 def opened(mode: TorchFunctionMode) -> Iterator[None]:
-    """Inside, a function that computes several things is seen operation by operation."""
+    """Run an `OPENED` function under a mode that sees each of its operations."""
     with mock.patch.object(functional, "has_torch_function", return_value=False), mode:
         yield
 
 
 def is_ours(file: str) -> bool:
-    """Whether code is of this folder, or checks the types of its arguments in tests."""
+    """True for code of this folder, generated code, and jaxtyping's checks of argument types in tests."""
     return file.startswith((HERE, "<")) or f"{os.sep}jaxtyping{os.sep}" in file
 
 
 class Listing(TorchFunctionMode):
-    """Lists what is computed inside."""
+    """Context manager: lists the operations that torch runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,14 +227,14 @@ class Listing(TorchFunctionMode):
 
 
 class Rewrite(TorchFunctionMode):
-    """Inside, operations at these places compute something else."""
+    """Context manager: operations at these places compute something else."""
 
     def __init__(self, altered: Mapping[Place, Compute]) -> None:
         super().__init__()
         self.altered, self.runs = altered, Counter[Place]()
 
     def nudged(self, part: float) -> "Rewrite":
-        """The same, a little off."""
+        """Return the same rewrite with nudged outputs, by the relative amount `part`."""
         return Rewrite({place: partial(a_little_more, compute, part) for place, compute in self.altered.items()})
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -260,12 +260,12 @@ def same(x: Any, y: Any) -> bool:
 
 
 def entries(value: Any) -> int:
-    """Of a tensor, or of several."""
+    """Number of entries of a tensor, or of several tensors."""
     return value.numel() if isinstance(value, torch.Tensor) else sum(each.numel() for each in value)
 
 
 def kept(value: Any) -> Any:
-    """A copy, which nothing changes in place."""
+    """Copy tensors, since later code may change them in place; return other values as they are."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     return type(value)(map(torch.clone, value)) if type(value) in (tuple, list) and holds_tensors(value) else value

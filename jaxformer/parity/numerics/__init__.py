@@ -1,1 +1,1 @@
-"""How far two arrays are apart, in which order their axes stand, and float64 throughout."""
+"""Array distances and tolerances, axis order between the two sides, and float64 execution."""

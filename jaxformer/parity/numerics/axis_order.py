@@ -1,4 +1,4 @@
-"""The order of torch's axes in JAX's arrays, from shapes and from values, and parts of arrays along an axis."""
+"""Order of torch's axes in jax's arrays, found from shapes and from values; and slices of arrays along an axis."""
 
 import itertools
 import operator
@@ -12,24 +12,24 @@ import numpy as np
 from jaxformer.parity.numerics.metrics import distance
 
 Order = tuple[int, ...]
-"""torch's axes, in the order of JAX's."""
+"""Permutation of torch's axes that gives jax's order."""
 
 MOST_ORDERS = 24
-"""How many orders are tried: those of four axes of one size."""
+"""Maximum number of orders to try: the permutations of four axes of equal size."""
 CLEAR = 0.5
-"""Another order is better if its error is less than this part of the usual one's."""
+"""Another order is better only if its error is below this fraction of the usual order's error."""
 SQUARABLE = 1e100
-"""Larger numbers, as masks have, are clipped to this: their squares would overflow."""
+"""Numbers are clipped to this magnitude before squaring: larger ones, as in masks, would overflow."""
 SAMPLE = 4096
-"""How many entries of a larger array are compared: nearly always enough to find the nearest order."""
+"""Number of entries of a larger array to compare: nearly always enough to find the nearest order."""
 
 
 @cache
 def orders_for(theirs: tuple[int, ...], ours: tuple[int, ...]) -> tuple[Order, ...]:
-    """The orders of torch's axes that give JAX's shape, the unchanged one first; none where nothing does.
+    """Return the orders of torch's axes that give jax's shape, the identity first; empty if no order does.
 
-    Axes may be split or merged too, as heads: then only those of one size change places. Where JAX has more axes, as rows and
-    columns of a picture where torch has one axis of places, those orders fit too whose axes can be split.
+    Axes may also be split or merged, as for attention heads; then only axes of equal size are permuted. If jax has more axes
+    (rows and columns of an image where torch has one axis of patches), orders whose axes can be split to jax's shape count too.
     """
     straight = theirs == ours or split_or_merged(theirs, ours)
     split = straight and len(ours) > len(theirs)
@@ -48,24 +48,24 @@ def orders_for(theirs: tuple[int, ...], ours: tuple[int, ...]) -> tuple[Order, .
 
 
 def split_or_merged(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """True if one of two shapes has the other's axes cut into several: as many numbers, and its boundaries are
-    among the other's."""
+    """True if one shape splits axes of the other: both have the same number of entries, and the axis boundaries of the shorter
+    shape are among those of the longer one."""
     few, many = (list(itertools.accumulate(shape, operator.mul)) for shape in sorted((one, other), key=len))
     return 1 < len(few) < len(many) and few[-1] == many[-1] and set(few) <= set(many)
 
 
 def to_jax_axes(theirs: Any, order: Order, shape: tuple[int, ...]) -> Any:
-    """torch's array with JAX's axes."""
+    """Convert torch's array to jax's axes and shape."""
     return theirs.transpose(order).reshape(shape)
 
 
 def to_torch_axes(ours: np.ndarray, order: Order, shape: tuple[int, ...]) -> np.ndarray:
-    """JAX's array with torch's axes: the inverse of `to_jax_axes`."""
+    """Convert jax's array to torch's axes and shape: the inverse of `to_jax_axes`."""
     return ours.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
 
 
 def order_of(theirs: np.ndarray, ours: np.ndarray, known: Order | None = None, valid: np.ndarray | None = None) -> Order | None:
-    """The known order if it fits, else the one in which torch's array is nearest to jax's; None where none fits.
+    """Return the known order if it fits, else the one in which torch's array is nearest to jax's; None if no order fits.
 
     Only the entries of torch's array that are True in `valid` are compared.
     """
@@ -76,7 +76,7 @@ def order_of(theirs: np.ndarray, ours: np.ndarray, known: Order | None = None, v
 
 
 def nearer_order(theirs: np.ndarray, ours: np.ndarray, usual: Order, valid: np.ndarray | None = None) -> Order:
-    """The usual order, unless torch's array is by far nearer to jax's in another one that fits."""
+    """Return the usual order, unless torch's array is much nearer to jax's in another order that fits."""
     if (sampled := plain_order(theirs, ours, valid)) is not None:
         return sampled
     if np.array_equal(to_jax_axes(theirs, usual, ours.shape), ours):
@@ -88,7 +88,8 @@ def nearer_order(theirs: np.ndarray, ours: np.ndarray, usual: Order, valid: np.n
 
 
 def plain_order(theirs: np.ndarray, ours: np.ndarray, valid: np.ndarray | None = None) -> Order | None:
-    """The order in which torch's array is by far the nearest to jax's, by a sample of entries; None if there is none."""
+    """Return the order in which torch's array is by far the nearest to jax's, judged on a sample of entries; None if no order
+    is clearly the nearest."""
     orders = orders_for(theirs.shape, ours.shape)
     if len(orders) < 2:
         return next(iter(orders), None)
@@ -99,13 +100,14 @@ def plain_order(theirs: np.ndarray, ours: np.ndarray, valid: np.ndarray | None =
 
 
 def aligned(theirs: np.ndarray, ours: np.ndarray, known: Order | None = None) -> np.ndarray:
-    """torch's array with JAX's axes; unchanged where it does not fit."""
+    """Return torch's array with jax's axes; unchanged if no order fits."""
     order = order_of(theirs, ours, known)
     return theirs if order is None else to_jax_axes(theirs, order, ours.shape)
 
 
 def repeated(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    """Whether one side has once what the other has many times, as positions have that are the same in all rows."""
+    """True if the shapes broadcast to one of the two: one side holds once what the other side repeats, such as positions that
+    are equal in all rows."""
     try:
         return np.broadcast_shapes(ours.shape, theirs.shape) in (ours.shape, theirs.shape)
     except ValueError:
@@ -113,7 +115,7 @@ def repeated(ours: np.ndarray, theirs: np.ndarray) -> bool:
 
 
 def added_up(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The gradient of what was repeated, of this shape."""
+    """Sum the gradient of a repeated (broadcast) array over the repeated axes, to this shape."""
     lead = gradient.ndim - len(shape)
     more = [lead + axis for axis, size in enumerate(shape) if size == 1 != gradient.shape[lead + axis]]
     return gradient.sum((*range(lead), *more)).reshape(shape)
@@ -126,17 +128,18 @@ def distances(
     valid: np.ndarray | None = None,
     places: np.ndarray | None = None,
 ) -> np.ndarray:
-    """How far jax's array is from torch's in each order; at these places of jax's flat array alone, if some are given."""
+    """Return the RMS distance of jax's array from torch's in each order; only at the positions `places` of jax's flat array, if
+    given."""
 
     def here(array: np.ndarray, order: Order) -> np.ndarray:
-        """torch's entries, or whether they are valid, at jax's places."""
+        """Return the entries of an array with torch's axes at the compared positions of jax's array."""
         if places is None:
             return to_jax_axes(array, order, ours.shape)
         found = np.unravel_index(places, [theirs.shape[axis] for axis in order])
         return array[tuple(found[order.index(axis)] for axis in range(theirs.ndim))]
 
     def real(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which entries are finite, and all clipped, with zeros for the others."""
+        """Return the mask of finite entries, and the array clipped to `SQUARABLE` with zeros for non-finite entries."""
         array = (np.stack([np.real(array), np.imag(array)]) if np.iscomplexobj(array) else array).astype(np.float64)
         finite = np.isfinite(array)
         return finite, np.where(finite, np.clip(array, -SQUARABLE, SQUARABLE), 0.0)
@@ -155,11 +158,11 @@ def distances(
 Part = tuple[slice, ...]
 ALL = slice(None)
 AGAIN = 1e-13
-"""relL2 of an array from itself, made again: fused kernels add up in another order."""
+"""Largest relL2 between an array and its recomputation: fused kernels sum in a different order."""
 
 
 def parts_as_large(whole: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[Part]:
-    """The parts of a shape that have the sizes of another one, in any order of axes."""
+    """Yield the slices of shape `whole` along one axis that have the sizes in `wanted`, in any order of axes."""
     for axis, size in enumerate(whole):
         less = Counter(wanted) - Counter(whole[:axis] + whole[axis + 1 :])
         if len(whole) == len(wanted) and less.total() == 1 and 0 < (left := next(iter(less))) < size:
@@ -168,6 +171,6 @@ def parts_as_large(whole: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[
 
 
 def part_of(whole: np.ndarray, wanted: np.ndarray) -> Part:
-    """Where an array stands in a larger one; all of it where it stands nowhere."""
+    """Return the slice of a larger array that equals an array; the empty slice (all of it) if no slice does."""
     parts = parts_as_large(whole.shape, wanted.shape)
     return next((part for part in parts if whole[part].shape == wanted.shape and distance(whole[part], wanted) <= AGAIN), ())

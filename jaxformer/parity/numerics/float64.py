@@ -1,7 +1,9 @@
-"""float64 throughout: where a model casts to float32 on its way, as RMS norms and stock attention do, a comparison in float64
-goes on in float64. So rounding is not taken for a bug. Casts to lower precision belong to the model, and stay.
+"""float64 throughout a model: a cast to float32 inside it, as in RMS norms and stock attention, stays float64.
 
-JAX's default integers are int64 then: an int32 counter beside one of them, where JAX refuses two types, becomes int64 too.
+So rounding is not taken for a bug. Casts to lower precision belong to the model and are kept.
+
+JAX's default integers become int64 then: where JAX refuses to mix an int32 counter with an int64 one, the counter is cast to
+int64.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,17 +25,18 @@ from jaxformer.parity.numerics.unset_arrays import EMPTY, WIDER, filled
 from jaxformer.pytree import is_weight
 
 Operate = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
-"""operate(operation, args, kwargs): what the operation gives."""
+"""operate(operation, args, kwargs): returns the operation's result."""
 
 
 def torch_operations(operate: Operate) -> AbstractContextManager[Any]:
-    """Inside, forwards and backwards, each of torch's operations gives what `operate` does, in which they are as ever."""
+    """Context manager: `operate` replaces each of torch's operations, forward and backward; inside `operate` they are
+    unchanged."""
     return _mode()(operate)
 
 
 @cache
 def _mode() -> Any:
-    """The class of these contexts."""
+    """Return the class of these context managers."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Operating(TorchDispatchMode):
@@ -43,7 +46,7 @@ def _mode() -> Any:
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            """torch's compiler, which a compiled model alone needs, takes a second to import."""
+            """Return False: torch's compiler, which only a compiled model needs, takes a second to import."""
             return False
 
         def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -53,18 +56,18 @@ def _mode() -> Any:
 
 
 TYPED = (primitives.convert_element_type_p, primitives.iota_p, primitives.dot_general_p, primitives.conv_general_dilated_p)
-"""JAX's operations with a parameter for the type of the result."""
+"""JAX's primitives that have a parameter for the dtype of their result."""
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 INTEGERS = np.dtype(np.int32), np.dtype(np.int64)
 SLICED = {primitives.dynamic_slice_p: 1, primitives.dynamic_update_slice_p: 2}
-"""How many arrays stand before the indices, which may have another type."""
+"""Number of array operands before the indices of a slice primitive; indices may have a dtype of their own."""
 
 
 @contextmanager
 def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
-    """JAX, while it traces: float64 is on, products are exact to it, a request for float32 gives float64, and a float32
-    constant beside a float64 array becomes float64. What code computes of constants alone may be one of torch's `tables`; where
-    shapes alone are asked for, as Linen asks its initialisers, nothing is computed."""
+    """Trace JAX in float64: x64 is on, matrix products are exact to it, requests for float32 give float64, and so does a
+    float32 constant beside a float64 array. Arrays computed from constants alone are replaced by one of torch's `tables` if
+    they match; during `jax.eval_shape`, as in Linen's initialisers, nothing is computed."""
     bind_as_it_is, eval_shape, computes = Primitive.bind, jax.eval_shape, bool(tables.held)
 
     def bind(operation: Primitive, *args: Any, **how: Any) -> Any:
@@ -104,13 +107,13 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
 
 
 def has_jaxpr(how: dict[str, Any]) -> bool:
-    """Whether an operation runs a program of its own, as `jit`, `scan` and `cond` do."""
+    """True if an operation runs a program of its own, as `jit`, `scan` and `cond` do."""
     values = (each for value in how.values() for each in (value if isinstance(value, tuple) else (value,)))
     return any(isinstance(each, Jaxpr | ClosedJaxpr) for each in values)
 
 
 def one_float(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """float64 for float32, where there are both."""
+    """Cast float32 arguments to float64 if the arguments mix both."""
     types = [getattr(arg, "dtype", None) for arg in args]
     if not {FLOAT32, FLOAT64} <= {*types}:
         return args
@@ -118,12 +121,12 @@ def one_float(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def tables_instead(args: tuple[Any, ...], tables: Tables) -> tuple[Any, ...]:
-    """torch's tables for those among constants that are theirs."""
+    """Replace constants among the arguments by torch's tables where they match."""
     return tuple(tables.instead(arg) if is_constant(arg) and np.ndim(arg) else arg for arg in args) if tables.held else args
 
 
 def one_integer(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """int64 for int32, where there are both; None where not."""
+    """Cast int32 arguments to int64 if the arguments mix both; None if they do not."""
     int32, int64 = INTEGERS
     types = [getattr(arg, "dtype", None) for arg in args]
     if not {int32, int64} <= set(types):
@@ -132,13 +135,14 @@ def one_integer(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 
 def is_constant(argument: Any) -> bool:
-    """Whether an argument of an operation has numbers already, while JAX traces; before JAX 0.10, also in a type of its own."""
+    """True if an argument has concrete values while JAX traces; before JAX 0.10, concrete arguments may have a type of their
+    own."""
     return isinstance(argument, int | float) or (hasattr(argument, "dtype") and not isinstance(argument, Tracer))
 
 
 @contextmanager
 def torch_float64() -> Iterator[None]:
-    """torch, while it runs: a request for float32 gives float64, and so does the default type."""
+    """Run torch with float64 as the default dtype, and with float64 wherever an operation requests float32."""
     import torch
 
     wider = {torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -158,15 +162,15 @@ def torch_float64() -> Iterator[None]:
 
 
 def to_float64(tree: PyTree) -> PyTree:
-    """Every float leaf as float64 (under `jax.enable_x64(True)`)."""
+    """Cast every float leaf to float64 (under `jax.enable_x64(True)`)."""
     return cast(tree, jnp.float64)
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:
-    """Every float leaf in another type; on the host, where nothing is compiled for it."""
+    """Cast every float leaf to another dtype, on the host, so that nothing is compiled."""
     return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf).astype(dtype)) if is_weight(leaf) else leaf, tree)
 
 
 def inputs_float64(inputs: tuple[np.ndarray, ...]) -> tuple[jax.Array, ...]:
-    """A model's inputs as arrays of JAX's, floats as float64."""
+    """Return a model's inputs as jax arrays, floats as float64."""
     return tuple(to_float64([*map(jax.device_put, inputs)]))

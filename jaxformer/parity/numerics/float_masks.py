@@ -1,5 +1,7 @@
-"""Float masks: numbers that are added to scores, or 0 and 1. As with booleans, their sense and their numbers may differ between
-the two sides."""
+"""Float masks: numbers added to the scores, or multipliers of 0 and 1.
+
+As with boolean masks, their meaning and their numbers may differ between the two sides.
+"""
 
 from typing import Any
 
@@ -8,16 +10,19 @@ import numpy as np
 from jaxformer.parity.numerics.metrics import HUGE
 
 MASKED = -5e3
-"""A score below belongs to a masked key: masks are -inf, the lowest number, -1e9 or -1e4, with a score added or not."""
+"""Scores below this belong to masked keys: masks are -inf, the lowest number, -1e9 or -1e4, with or without a score added."""
 LARGEST = tuple(bits * 2.0**exponent for bits, exponent in ((2 - 2.0**-7, 127), (2 - 2.0**-23, 127), (2 - 2.0**-52, 1023)))
-"""Of bfloat16, float32 and float64."""
+"""Largest finite numbers of bfloat16, float32 and float64."""
 ROUND = 1e-6
-"""How far a number may be from a round one, as a part of it: a score may be added to it."""
+"""Largest relative distance of a mask's number from a round number: a score may be added to it."""
 
 
 def one_number(ours: np.ndarray, theirs: np.ndarray, *, inside: bool) -> np.ndarray:
-    """jax's array, with torch's numbers where both sides have a masked entry: its number depends on the type. `inside` a model,
-    where one side has a mask, -inf and numbers as low as -1e4 are masked entries of the other side too."""
+    """Return jax's array with torch's numbers where both sides have a masked entry: the number depends on the dtype.
+
+    With `inside` (inside a model), where one side has a mask, -inf and numbers down from `MASKED` (-1e4, for example) are
+    masked entries of the other side too.
+    """
     if ours.shape != theirs.shape or {ours.dtype.kind, theirs.dtype.kind} != {"f"}:
         return ours
     found = [fillers(array, infinite=inside) for array in (theirs, ours)]
@@ -30,8 +35,11 @@ def one_number(ours: np.ndarray, theirs: np.ndarray, *, inside: bool) -> np.ndar
 
 
 def fillers(array: np.ndarray, *, infinite: bool) -> np.ndarray | None:
-    """Which entries are masked: huge, negative and round, or -inf, beside others that are not huge. None where a huge entry is
-    not like this, or nothing is huge."""
+    """Return the mask of masked entries: huge, negative and round numbers, or -inf if `infinite`, among others that are not
+    huge.
+
+    None if a huge entry is of another kind, or if no entry or every entry is huge.
+    """
     huge = np.abs(array) >= HUGE
     if not huge.any() or huge.all():
         return None
@@ -41,7 +49,8 @@ def fillers(array: np.ndarray, *, infinite: bool) -> np.ndarray | None:
 
 
 def is_round(numbers: np.ndarray) -> np.ndarray:
-    """Whether numbers are -1e9, -9e15 and the like, tenths of the lowest number of a type, or a few such added up."""
+    """Return where numbers are round negative ones: small multiples of a power of ten (-1e9, -9e15), or of a tenth of a dtype's
+    lowest number."""
     sizes = -numbers.astype(np.float64)
     scales = [10.0 ** np.floor(np.log10(np.where(sizes > 0, sizes, 1.0))), *(most / 10 for most in LARGEST)]
     with np.errstate(over="ignore"):
@@ -51,8 +60,10 @@ def is_round(numbers: np.ndarray) -> np.ndarray:
 
 
 def kind_of(array: np.ndarray) -> str:
-    """'added' for a mask of 0 and very negative numbers, 'zeros' where it hides nothing, 'switches' of 0 and 1; '' for any
-    other array."""
+    """Return the kind of a float mask; '' for any other array.
+
+    'added' for a mask of 0 and very negative numbers, 'zeros' if it hides nothing, 'switches' for one of 0 and 1.
+    """
     if array.dtype.kind != "f" or not array.size or not (array.flat[0] in (0, 1) or array.flat[0] <= MASKED):
         return ""
     if ((array == 0) | (array <= MASKED)).all():
@@ -61,17 +72,18 @@ def kind_of(array: np.ndarray) -> str:
 
 
 def is_mask(array: np.ndarray) -> bool:
-    """Whether it hides something. How a side uses its numbers is its own choice, so that gradients of them mean nothing."""
+    """True if the array is a mask that hides something. Gradients of its numbers mean nothing, since each side may use its own
+    numbers."""
     return kind_of(array) in ("added", "switches")
 
 
 def allowed(mask: np.ndarray) -> np.ndarray:
-    """Which entries a float mask keeps; those of 0 and 1 keep where they are 1."""
+    """Return the entries that a float mask keeps; a mask of 0 and 1 keeps those that are 1."""
     return mask > (0.5 if kind_of(mask) == "switches" else MASKED)
 
 
 def is_left(kind: str, theirs: Any, ours: Any) -> Any:
-    """Whether jax's mask means the same as torch's of this kind, or may, being of another kind."""
+    """True if jax's mask means the same as torch's mask of this kind, or may do so because it is of another kind."""
     switches, added = ((ours == 0) | (ours == 1)).all(), ((ours == 0) | (ours <= MASKED)).all()
     if kind == "switches":
         return (added & ours.any()) | (switches & ((ours == theirs).all() | (ours == 1 - theirs).all()))

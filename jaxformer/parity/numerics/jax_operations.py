@@ -1,5 +1,4 @@
-"""JAX's operations done by numpy where that gives the same bits, and products of groups of rows with a matrix each, as of
-experts."""
+"""JAX's operations computed by numpy where that gives the same bits, and grouped matrix products, as for experts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,15 +20,15 @@ EXACT: Mapping[Primitive, Callable[..., Any]] = {
     primitives.ge_p: np.greater_equal,
     primitives.is_finite_p: np.isfinite,
 }
-"""Operations on arrays of one shape and type that round once, if at all."""
+"""Operations on arrays of one shape and dtype that round at most once."""
 FLOATS = {primitives.div_p: np.divide, primitives.sqrt_p: np.sqrt}
-"""Those that do so of real floats alone."""
+"""Operations that round at most once for real floats only."""
 NATIVE = frozenset("biuf")
-"""The kinds of numpy's own types."""
+"""Kinds of numpy's own dtypes."""
 
 
 def on_host(operation: Primitive, args: tuple[Any, ...], how: Mapping[str, Any]) -> jax.Array | None:
-    """What an operation gives; None for one that numpy does not do alike."""
+    """Return an operation's result computed by numpy; None if numpy would not give the same bits."""
     if how.get("weak_type") or how.get("sharding") is not None or any(isinstance(arg, int | float) for arg in args):
         return None
     if any(getattr(arg, "weak_type", False) or getattr(arg.dtype, "kind", "") not in NATIVE for arg in args):
@@ -58,15 +57,17 @@ def _computed(operation: Primitive, args: list[np.ndarray], how: Mapping[str, An
 
 
 def _spread(array: np.ndarray, shape: Sequence[Any], axes: Sequence[Any]) -> np.ndarray:
-    """An array whose axes are these of the shape, repeated along the others."""
+    """Broadcast an array to a shape; `axes` are its axes in that shape."""
     sizes = [array.shape[axes.index(axis)] if axis in axes else 1 for axis in range(len(shape))]
     return np.broadcast_to(array.reshape(sizes), shape)
 
 
 def grouped_product(a: Any, b: Any, offsets: Any = None) -> Any:
-    """What `torch.nn.functional.grouped_mm` gives. `offsets` are where groups end: of a's rows where b has a matrix for each
-    (M K, G K N -> M N), of b's columns where a has (G M K, K N -> M N), and of what is summed where neither has
-    (M K, K N -> G M N). What lies behind the last group is 0."""
+    """Return what `torch.nn.functional.grouped_mm` gives; rows or columns after the last group are 0.
+
+    `offsets` are the ends of the groups: along a's rows if b has a matrix per group (M K, G K N -> M N), along b's columns if a
+    has one (G M K, K N -> M N), and along the contracted axis if neither has (M K, K N -> G M N).
+    """
     import torch
 
     if offsets is None:
@@ -86,6 +87,6 @@ def grouped_product(a: Any, b: Any, offsets: Any = None) -> Any:
 
 
 def is_grouped_product(operation: Any, args: tuple[Any, ...]) -> bool:
-    """Whether an operation of torch's is one, in float64, and without a bias."""
+    """True if a torch operation is a grouped matrix product in float64, without a bias."""
     named = getattr(operation, "__name__", "").startswith("_grouped_mm.")
     return named and len(args) <= 3 and str(args[0].dtype) == "torch.float64"

@@ -1,4 +1,4 @@
-"""How far two arrays are apart, and what counts as equal.
+"""Error measures between two arrays, and the tolerances within which they count as equal.
 
 Tier A compares in float64, where correct code differs by rounding noise alone. Tier B compares float32 with torch's own
 rounding error as the measure. Element-wise tolerances and ULP counts mean nothing near zero and are not used.
@@ -17,11 +17,12 @@ from jaxformer.errors import ParityError
 Kind = Literal["activation", "gradient", "loss", "parameter"]
 
 UNIT_ROUNDOFF = 2.0**-24
-"""u of float32."""
+"""Unit roundoff u of float32."""
 NULL_GRADIENT = 1e-12
-"""A float64 gradient below this part of the global rms is rounding noise around zero."""
+"""A float64 gradient below this fraction of the global rms is rounding noise around zero."""
 HUGE = 1e8
-"""Numbers so large are usually masks. Beside them no error of the others would count: these are compared by themselves too."""
+"""Numbers this large are usually masks, beside which errors of the other entries would not count: those are also compared
+alone."""
 
 TOLERANCES: dict[Kind, tuple[float, float]] = {
     "activation": (1e-13, 1e-12),
@@ -29,38 +30,38 @@ TOLERANCES: dict[Kind, tuple[float, float]] = {
     "loss": (1e-13, 1e-13),
     "parameter": (np.inf, 1e-11),
 }
-"""Tier A: the largest relL2 and max/rms."""
+"""Tolerances of tier A by kind: largest relL2 and max/rms."""
 PARAMETER = TOLERANCES["parameter"][1]
 LOSS = 1e-12
-"""Tier A: the largest relative error of a loss during training."""
+"""Tolerance of tier A for a loss during training: largest relative error."""
 EXPLAINED = 1e-12
-"""The largest relL2 at which a formula gives an array."""
+"""Largest relL2 at which a formula counts as explaining an array."""
 FLOAT32_BITS = 2.0**29
-"""How much larger rounding is in float32 than in float64."""
+"""Ratio of rounding in float32 to rounding in float64."""
 FACTOR = 4.0
 """An error may be this many times torch's own rounding error in L2, and twice as many times in the max norm."""
 
 
 @dataclass(frozen=True)
 class Error:
-    """How far J, an array of JAX's, is from T, torch's: of all entries or of those that are not huge, the larger one."""
+    """Error of jax's array J against torch's array T: over all entries or over those that are not huge, whichever is larger."""
 
     relative: float
-    """relL2, |J - T| / |T|; infinite where shapes or NaN do not agree."""
+    """relL2, |J - T| / |T|; infinite if shapes, NaN or infinities differ."""
     peak: float
     """max/rms, max |J - T| / rms(T)."""
     rounding: float = 0.0
     """relL2 by which torch's own rounding perturbs T; 0 in a model where that is far below the tolerances."""
     rounding_peak: float = 0.0
-    """The same as max/rms."""
+    """max/rms by which torch's own rounding perturbs T."""
 
     def allowed(self, kind: Kind) -> tuple[float, float]:
-        """The largest relL2 and max/rms in tier A: the tolerances, or what rounding relaxes them to."""
+        """Return the largest relL2 and max/rms that tier A allows: the tolerances, relaxed by torch's own rounding error."""
         relative, peak = TOLERANCES[kind]
         return max(relative, FACTOR * self.rounding), max(peak, 2 * FACTOR * self.rounding_peak)
 
     def off(self, kind: Kind) -> float:
-        """In units of the tolerance: relL2, or max/rms where any relL2 is allowed, as of gradients."""
+        """Return the error in units of its tolerance: of relL2, or of max/rms where any relL2 is allowed, as for gradients."""
         relative, peak = self.allowed(kind)
         return self.peak / peak if relative == math.inf else self.relative / relative
 
@@ -72,25 +73,26 @@ EQUAL, DIFFERENT = Error(0.0, 0.0), Error(math.inf, math.inf)
 
 
 def over(found: Error, kind: Kind) -> bool:
-    """Whether an error is over its tolerance: tier A's, or the one that torch's own rounding relaxes."""
+    """True if an error is over the tolerance of tier A, relaxed by torch's own rounding error."""
     relative, peak = found.allowed(kind)
     return not (found.relative <= relative and found.peak <= peak)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """How far rounding alone perturbs an array of torch's: all of it, or beside huge entries the others."""
+    """Size of the perturbation of torch's array by rounding alone: over all entries, or over those that are not huge."""
 
     size: float
-    """L2."""
+    """L2 norm of the perturbation."""
     peak: float
-    """The largest absolute value."""
+    """Largest absolute value of the perturbation."""
 
     @classmethod
     def between(cls, perturbed: np.ndarray, reference: np.ndarray, valid: np.ndarray | bool = True) -> "Noise":
-        """Of the `valid` entries; infinite where one of them became NaN or infinity.
+        """Measure the noise of the `valid` entries; infinite if one of them became NaN or infinity.
 
-        Huge entries that differ more, for their size, than the others are not masks: their relative error counts for all.
+        Huge entries whose relative error is larger than that of the others are not masks: their relative error then counts for
+        all entries.
         """
         sides, groups = (as_float64(reference), as_float64(perturbed)), entry_groups(reference)
         usual, *others = (
@@ -106,7 +108,8 @@ class Noise:
         return cls(size, peak) if np.isfinite(size + peak) else cls(np.inf, np.inf)
 
     def of(self, reference: np.ndarray) -> tuple[float, float]:
-        """relL2 and max/rms, relative to the array or to a part of it; (0, 0) where it is 0, or too large to be squared."""
+        """Return relL2 and max/rms of the noise, relative to the array's size; (0, 0) if that is 0, or too large to be
+        squared."""
         if self == EXACT:
             return 0.0, 0.0
         usual = part(reference, usual_entries(reference, entry_groups(reference)))
@@ -115,7 +118,7 @@ class Noise:
         return (self.size / size, self.peak / size * float(np.sqrt(usual.size))) if 0 < size < np.inf else (0.0, 0.0)
 
     def explains(self, ours: np.ndarray, reference: np.ndarray) -> bool:
-        """Whether rounding explains that jax's array is not 0 where all of torch's is."""
+        """True if rounding explains that jax's array is not 0 where all of torch's array is."""
         return not reference.any() and bool(np.abs(ours).max(initial=0.0) <= 2 * FACTOR * self.peak)
 
 
@@ -123,12 +126,13 @@ EXACT = Noise(0.0, 0.0)
 
 
 def as_float64(array: np.ndarray) -> np.ndarray:
-    """As float64, or complex128: what is true is 1."""
+    """Cast an array to float64, or to complex128 if it is complex; True becomes 1."""
     return array.astype(np.result_type(array.dtype, np.float64), copy=False)
 
 
 def entry_groups(reference: np.ndarray) -> list[np.ndarray]:
-    """Which entries of T are compared together: all finite ones; and where some of these are huge, the others once more."""
+    """Return masks of the entries of T that are compared together: all finite entries, and, if some of these are huge, those
+    that are not."""
     usual = np.asarray(np.abs(reference) < HUGE)
     if usual.all():
         return [usual]
@@ -137,17 +141,18 @@ def entry_groups(reference: np.ndarray) -> list[np.ndarray]:
 
 
 def usual_entries(reference: np.ndarray, groups: list[np.ndarray]) -> np.ndarray:
-    """By which of its `entry_groups` an array's size is measured: the entries that are not huge, if they are not all zero."""
+    """Return the group among `entry_groups` that measures an array's size: entries that are not huge, unless all of them are
+    0."""
     return groups[-1] if part(reference, groups[-1]).any() else groups[0]
 
 
 def part(array: np.ndarray, those: np.ndarray) -> np.ndarray:
-    """Those entries; no copy of all."""
+    """Select entries by mask, without a copy if all are selected."""
     return array if those.all() else array[those]
 
 
 def difference(name: str, ours: Any, reference: Any, rounding: Noise = EXACT) -> Error:
-    """The error of the finite entries; ParityError where shapes or NaN and infinity patterns differ."""
+    """Return the error of the finite entries; ParityError if shapes or the patterns of NaN and infinity differ."""
     j, t = host(ours), host(reference)
     if j.shape != t.shape:
         raise ParityError(f"{name}: shape {j.shape} against {t.shape}")
@@ -163,7 +168,8 @@ def difference(name: str, ours: Any, reference: Any, rounding: Noise = EXACT) ->
 
 
 def error(ours: Any, theirs: Any, noise: float = 0.0, rounding: Noise = EXACT) -> Error:
-    """Infinite where shapes, NaN or infinities do not agree; nothing where both sides are no more than noise."""
+    """Return the error of jax's array: infinite if shapes, NaN or infinities differ, zero if both sides are at most `noise` or
+    if rounding explains the difference."""
     if (noise and is_null(ours, theirs, noise)) or (rounding != EXACT and rounding.explains(ours, theirs)):
         return EQUAL
     try:
@@ -173,18 +179,18 @@ def error(ours: Any, theirs: Any, noise: float = 0.0, rounding: Noise = EXACT) -
 
 
 def distance(ours: Any, reference: Any) -> float:
-    """relL2; infinite where shapes, or NaN and infinities, do not agree."""
+    """Return relL2; infinite if shapes, NaN or infinities differ."""
     return error(ours, reference).relative
 
 
 def _scaled(reference: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Beside huge numbers, all divided by one power of two, so that none is too large to be squared."""
+    """Divide all arrays by one power of two if there are huge numbers, so that none is too large to be squared."""
     top = np.abs(reference).max(initial=0.0)
     return tuple(array / 2.0 ** (math.frexp(top)[1] - 1) if top >= HUGE else array for array in (reference, *others))
 
 
 def _apart(t: np.ndarray, j: np.ndarray) -> tuple[float, float]:
-    """relL2 and max/rms."""
+    """Return relL2 and max/rms."""
     gap, size = j - t, np.linalg.norm(t)
     if size == 0:
         return (np.inf, np.inf) if gap.any() else (0.0, 0.0)
@@ -192,7 +198,8 @@ def _apart(t: np.ndarray, j: np.ndarray) -> tuple[float, float]:
 
 
 def check_float64(name: str, ours: Any, reference: Any, kind: Kind = "activation", noise: Noise = EXACT) -> Error:
-    """Tier A: raise ParityError unless both sides are float64 and within the tolerance of their kind, or of `noise`."""
+    """Check tier A: raise ParityError unless both sides are float64 and within the tolerance of their kind, relaxed by
+    `noise`."""
     for side, array in (("jax", host(ours)), ("torch", host(reference))):
         if array.dtype != np.float64:
             raise ParityError(f"{name}: {side} gave {array.dtype}, tier A compares float64")
@@ -205,17 +212,17 @@ def check_float64(name: str, ours: Any, reference: Any, kind: Kind = "activation
 
 
 def check_float32(name: str, ours: Any, theirs: Any, truth: Any, noise: Noise = EXACT, factor: float = 2.0) -> float:
-    """Tier B: |J - R| <= 2 |T - R| + 4 u |R| in L2, twice that in the max norm, with R torch's float64 result. One error is one
-    draw: where `noise`, by which rounding perturbs torch in float64, is more in float32, that takes the place of |T - R|.
+    """Check tier B: |J - R| <= 2 |T - R| + 4 u |R| in L2, twice that in the max norm, with R torch's float64 result.
 
-    Returns the larger ratio of an error to its tolerance; raises ParityError above 1.
+    The measure |T - R| is a single draw of rounding: `noise`, by which rounding perturbs torch in float64, scaled to float32,
+    replaces it if larger. Returns the larger ratio of an error to its tolerance; raises ParityError if it is above 1.
     """
     in_float32 = Noise(noise.size * FLOAT32_BITS, noise.peak * FLOAT32_BITS) if np.isfinite(noise.size) else EXACT
     return _check_rounding("B", name, (ours, theirs, truth), factor, 4 * UNIT_ROUNDOFF, in_float32)
 
 
 def check_bfloat16(name: str, ours: Any, theirs: Any, truth: Any) -> float:
-    """Tier C: the same with 2 |T - R| + 3e-5 |R|."""
+    """Check tier C: as tier B, with 2 |T - R| + 3e-5 |R|."""
     return _check_rounding("C", name, (ours, theirs, truth), 2.0, 3e-5)
 
 
@@ -227,7 +234,8 @@ def _check_rounding(
     worst = 0.0
     for those in entry_groups(truth):
         r, j, t = _scaled(*(part(side, those) for side in (truth, ours, theirs)))
-        known = noise if np.abs(part(truth, those)).max(initial=0.0) < HUGE else EXACT  # it is not scaled
+        # Groups with huge entries are scaled, and the noise is not.
+        known = noise if np.abs(part(truth, those)).max(initial=0.0) < HUGE else EXACT
         for norm, times, usual in ((np.linalg.norm, 1, known.size), (lambda a: np.abs(a).max(initial=0.0), 2, known.peak)):
             off, most = norm(j - r), times * (factor * max(norm(t - r), usual) + least * norm(r))
             if not off <= most:
@@ -240,7 +248,7 @@ def _check_rounding(
 
 
 def rounding_ratio(ours: Any, theirs: Any, truth: Any) -> float:
-    """R = |J - R64| / |T - R64| in L2: how much more JAX's output is off than torch's. 1 where neither is off."""
+    """Return R = |J - R64| / |T - R64| in L2, the error of jax's output in units of torch's; 1 if neither has an error."""
     r, j, t = (as_float64(host(array)) for array in (truth, ours, theirs))
     those = entry_groups(r)[-1]
     r, j, t = _scaled(*(part(side, those) for side in (r, j, t)))
@@ -251,9 +259,10 @@ def rounding_ratio(ours: Any, theirs: Any, truth: Any) -> float:
 def check_gradients(
     ours: Mapping[str, Any], reference: Mapping[str, Any], rounding: Mapping[str, Noise] | None = None
 ) -> list[str]:
-    """Tier A for every gradient by name; returns the NULL ones, which are zero but for rounding on both sides.
+    """Check tier A for every gradient by name; return the names of NULL ones, which are rounding noise around zero on both
+    sides.
 
-    What is null in torch must be null in JAX, and the other way round.
+    A gradient that is null in torch must be null in JAX, and vice versa.
     """
     if set(ours) != set(reference):
         raise ParityError(f"gradients of different tensors: {sorted(set(ours) ^ set(reference))}")
@@ -270,7 +279,7 @@ def check_gradients(
 
 
 def rms(arrays: Iterable[np.ndarray]) -> float:
-    """Of all entries together, but for huge ones."""
+    """Return the root mean square over all entries of all arrays, huge ones left out."""
     total, count = 0.0, 0
     for array in arrays:
         sizes = np.abs(array).ravel()
@@ -280,10 +289,10 @@ def rms(arrays: Iterable[np.ndarray]) -> float:
 
 
 def is_null(ours: np.ndarray, theirs: np.ndarray, noise: float) -> bool:
-    """Whether both are gradients of no more than rounding noise around zero."""
+    """True if both gradients are no more than rounding noise around zero."""
     return bool(np.abs(theirs).max(initial=0.0) <= noise and np.abs(ours).max(initial=0.0) <= noise)
 
 
 def same_bits(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    """The same type, shape and bytes: -0.0 is not 0.0, and a NaN equals itself."""
+    """True if dtype, shape and bytes are equal: -0.0 differs from 0.0, and a NaN equals itself."""
     return ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()

@@ -1,6 +1,6 @@
-"""Arrays that are made without values: since jax 0.11 `jnp.empty` gives memory as it was left, and before that zeros.
+"""Arrays made without values: since jax 0.11 `jnp.empty` returns uninitialised memory, before that zeros.
 
-A comparison fills them with numbers that no code counts on. So a model that reads them differs each time, and by luck never.
+A comparison fills them with unlikely numbers, so that a model that reads them always differs and is never equal by luck.
 """
 
 import sys
@@ -12,23 +12,25 @@ import jax.numpy as jnp
 import numpy as np
 
 EMPTY = "empty"
-"""JAX's operation."""
+"""Name of JAX's primitive for arrays without values."""
 SINCE = 0, 11
-"""The first release of jax in which it leaves arrays unset."""
+"""First release of jax that leaves such arrays uninitialised."""
 WIDER = {np.dtype(np.float32): np.dtype(np.float64), np.dtype(np.complex64): np.dtype(np.complex128)}
 USUAL: Mapping[str, Any] = {"f": 1234.5, "c": 1234.5, "i": 77, "u": 77, "b": True}
 OTHER: Mapping[str, Any] = {"f": -987.25, "c": -987.25, "i": 31, "u": 31, "b": False}
-"""By the kinds of types: what a second run has instead, to see what is read."""
+"""Second set of fill values, by kind of dtype: a run with these instead of `USUAL` shows which arrays are read."""
 
 
 def are_unset() -> bool:
-    """Whether this jax leaves arrays unset."""
+    """True if this jax leaves such arrays uninitialised."""
     return jax.__version_info__[:2] >= SINCE
 
 
 def dtype_of(how: Mapping[str, Any]) -> np.dtype | None:
-    """The type of an array that the user's code makes without values, float64 for float32; None for what jax makes so by
-    itself, as a compiled scan does, and for types that numpy has not."""
+    """Return the dtype of an array that the user's code makes without values, float64 for float32.
+
+    None for arrays that jax makes so by itself, as in a compiled scan, and for dtypes that numpy does not have.
+    """
     if not are_unset() or how.get("out_sharding") is not None or _is_lowered():
         return None
     try:
@@ -39,13 +41,13 @@ def dtype_of(how: Mapping[str, Any]) -> np.dtype | None:
 
 
 def filled(how: Mapping[str, Any], fill: Mapping[str, Any] = USUAL) -> jax.Array | None:
-    """An array in place of such a one; None for others."""
+    """Return a filled array in place of one that the user's code makes without values; None for other arrays."""
     dtype = dtype_of(how)
     return None if dtype is None else jnp.full(how["shape"], fill[dtype.kind], dtype)
 
 
 def _is_lowered() -> bool:
-    """Whether jax turns an operation of its own into XLA's here."""
+    """True if jax is lowering an operation of its own to XLA at this point."""
     frame = sys._getframe()
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

@@ -1,1 +1,1 @@
-"""Which tensor of the JAX model is which of torch's."""
+"""Pairing of JAX tensors, modules and calls with torch's."""

@@ -1,4 +1,4 @@
-"""torch's arrays paired with jax's: the same kind of numbers in the same shape, in some order of axes, or a part of it."""
+"""Pairing of torch's arrays with jax's: by dtype kind and by shape up to the order of axes, or by a slice of torch's array."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
@@ -14,9 +14,10 @@ from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
 
 
 def fit(theirs: Sequence[np.ndarray], ours: Sequence[Any], *, any_kind: bool = False) -> list[int | None]:
-    """For each of jax's arrays the number of torch's: the first that fits, behind those that are taken; None where none does.
+    """Pair each of jax's arrays with the first of torch's that fits and comes after the ones already paired.
 
-    Masks of booleans never fit, since their sense may differ, unless numbers of `any_kind` fit.
+    Returns the index of torch's array for each of jax's, None if none fits. Boolean masks never fit, because True may mean the
+    opposite on the other side, unless `any_kind` admits arrays of every dtype kind.
     """
 
     def fits(array: np.ndarray, other: Any) -> bool:
@@ -35,8 +36,10 @@ def fit(theirs: Sequence[np.ndarray], ours: Sequence[Any], *, any_kind: bool = F
 def plain_orders(
     ours: Mapping[Site, list[np.ndarray]], theirs: Trace, pairs: Mapping[Site, Site], valid: Mapping[Site, np.ndarray]
 ) -> dict[ArrayKey, Order]:
-    """The orders of torch's axes that are clear from what jax's calls give in the normal run, in torch's call order. What the
-    user's calls give is as it is: nobody behind them turns it."""
+    """Find the orders of torch's axes that are clear from the outputs of jax's calls in the normal run, in torch's call order.
+
+    Outputs of the user's call keep torch's order: no code after the call could transpose them.
+    """
     found = {ArrayKey(CALL, "output", i): tuple(range(array.ndim)) for i, array in enumerate(theirs[CALL].output)}
     back = {other: mine for mine, other in pairs.items()}
     for site in (back[other] for other in theirs if other in back and other != CALL):
@@ -48,29 +51,29 @@ def plain_orders(
 
 
 class AxisOrders:
-    """The orders in which the axes of torch's arrays are taken, array by array in the order of jax's code."""
+    """Orders of torch's axes, chosen array by array in the order in which jax's code makes the arrays."""
 
     def __init__(self, known: Mapping[ArrayKey, Order], attention: Container[Site]):
         self.known = known
         self.attention = attention
-        """Taps of scores and weights."""
+        """Taps of attention scores and attention weights."""
         self.taken: dict[ArrayKey, Order] = {}
         self.fixed: set[ArrayKey] = set()
-        """Where no other order is possible."""
+        """Arrays for which only one order is possible."""
         self.shapes: dict[ArrayKey, tuple[int, ...]] = {}
-        """Of jax's arrays."""
+        """Shapes of jax's arrays."""
         self.last = {self._kind(place.site, len(order)): order for place, order in reversed([*known.items()])}
-        """The last known order of each kind of array; before there is one, the first that is known of later arrays."""
+        """Last known order of each kind of array; before the first one, the order that is known of the first later array."""
 
     def take(self, place: ArrayKey, theirs: tuple[int, ...], shape: tuple[int, ...]) -> Order:
-        """The order of torch's axes in jax's array: the known one, or else the last that was.
+        """Choose the order of torch's axes in jax's array: the known order, else the last one of an array of the same kind.
 
-        What comes in is right, unless the caller is wrong: so a module whose output is near to nothing is taken to leave the
-        axes as it found them.
+        A module's inputs are assumed to be right, since errors in them are the caller's. So if no order is clear for a module's
+        output, the module is assumed to keep the order of its inputs.
         """
         orders = orders_for(theirs, shape)
         if place.site == CALL and theirs == shape:
-            orders = orders[:1]  # nobody is there to turn it
+            orders = orders[:1]  # no code after the user's call could transpose it
         kind = self._kind(place.site, len(theirs))
         fixed = len(orders) == 1
         order = orders[0] if fixed else self.known.get(place, self.last.get(kind))
@@ -82,7 +85,7 @@ class AxisOrders:
         return order
 
     def _kind(self, site: Site, n_axes: int) -> tuple[int, str]:
-        """Arrays with equally many axes have them in one order; attention's scores and weights are kinds of their own."""
+        """Kind of an array: arrays with equally many axes share one order, except attention scores and attention weights."""
         return n_axes, site.path.rpartition(".")[2] if site in self.attention else ""
 
 
@@ -92,7 +95,7 @@ def _kind(dtype: Any) -> str:
 
 
 def as_long_as_jaxs(theirs: Trace, ours: Mapping[Site, Sequence[np.ndarray]], pairs: Mapping[Site, Site]) -> Trace:
-    """torch's calls, with the parts of their outputs that jax has."""
+    """Crop the outputs of torch's calls to the slices that jax computes."""
     back = {other: mine for mine, other in pairs.items() if other != CALL}
     return {
         site: cropped(without_unread(record, ours[back[site]]), ours[back[site]]) if site in back else record
@@ -101,7 +104,8 @@ def as_long_as_jaxs(theirs: Trace, ours: Mapping[Site, Sequence[np.ndarray]], pa
 
 
 def without_unread(record: Record, ours: Sequence[np.ndarray]) -> Record:
-    """The same call; where jax gives fewer arrays, those of torch's that nothing reads are empty: they are none of jax's."""
+    """Empty torch's outputs that nothing reads (zero gradient), if jax's call returns fewer arrays: they have no
+    counterpart."""
     back = record.output_gradients
     read = [gradient is not None and bool(gradient.any()) for gradient in back]
     if len(back) != len(record.output) or len(ours) >= len(back) or len(ours) > sum(read):
@@ -111,7 +115,7 @@ def without_unread(record: Record, ours: Sequence[np.ndarray]) -> Record:
 
 
 def cropped(record: Record, ours: Sequence[np.ndarray]) -> Record:
-    """The same call."""
+    """Crop a call's outputs and their gradients to the slices that `part_read` finds."""
     parts = [part_read(*each) for each in zip_longest(record.output, record.output_gradients, ours[: len(record.output)])]
     if not any(parts):
         return record
@@ -121,7 +125,10 @@ def cropped(record: Record, ours: Sequence[np.ndarray]) -> Record:
 
 
 def part_read(theirs: np.ndarray, gradient: np.ndarray | None, ours: np.ndarray | None) -> Part:
-    """The part as large as jax's array outside of which nothing reads torch's; all of it where there is none, or jax's fits."""
+    """Find the slice of torch's array, as large as jax's, that holds every nonzero gradient: nothing reads the rest.
+
+    Returns (), the whole array, if there is no such slice or jax's array fits torch's already.
+    """
     if ours is None or gradient is None or orders_for(theirs.shape, ours.shape) or repeated(ours, theirs):
         return ()
     read = np.count_nonzero(gradient)

@@ -1,4 +1,4 @@
-"""Float arrays of a JAX model that are not weights: torch's buffers, such as running statistics and tables, and constants."""
+"""Float arrays of a JAX model that are not weights: torch's buffers (running statistics, tables) and the model's constants."""
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
@@ -27,8 +27,10 @@ from jaxformer.pytree import map_named, named_leaves, path_name
 def pair_statistics(
     torch: Mapping[str, tuple[int, ...]], tree: PyTree, constants: Container[str], parameters: Mapping[str, str]
 ) -> dict[str, str]:
-    """Names of jax's `constants` -> torch's buffers, of which the shapes are given: the nearest by module and name. Of
-    `parameters`, names of jax's -> torch's, the modules are known."""
+    """Pair jax's `constants` with torch's buffers, given by their shapes: the nearest by module and name.
+
+    `parameters` maps names of jax's parameters to torch's; it tells which modules correspond. Returns jax's name -> torch's.
+    """
     named = {path_of(name, tree): leaf for name, leaf in named_leaves(tree).items() if name in constants}
     fits = {(name, key) for name, leaf in named.items() for key, shape in torch.items() if orders_for(shape, leaf.shape)}
     worded = {(name, key) for name, key in fits if same_word(last(name), last(key))}
@@ -40,37 +42,37 @@ def pair_statistics(
 
 
 def path_of(name: str, tree: PyTree) -> str:
-    """Without the collection, which stands first in Linen's variables, and in other trees that hold 'params' beside a state."""
+    """Strip the collection from a name, in Linen's variables and other mappings that hold 'params' beside a state."""
     return name.partition(".")[2] if isinstance(tree, Mapping) and "params" in tree else name
 
 
 MASK_VALUES = 2
-"""An array of so many different numbers is a mask, and which numbers these are is the model's own choice."""
+"""Number of distinct values up to which an array counts as a mask; which values a mask uses is the model's own choice."""
 
 
 @dataclass
 class Constants:
-    """What was found out about JAX arrays that are not weights."""
+    """Findings about JAX arrays that are not weights."""
 
     names: set[str] = field(default_factory=set)
-    """Their JAX names."""
+    """JAX names of these arrays."""
     values: dict[str, np.ndarray] = field(default_factory=dict)
-    """torch's values, where they differ."""
+    """torch's values of the arrays that differ, by JAX name."""
     equal: list[str] = field(default_factory=list)
-    """torch's buffers that JAX holds too."""
+    """torch's buffers that JAX holds with equal values."""
     differing: set[str] = field(default_factory=set)
     """torch's buffers that JAX holds with other values."""
     rounded: list[str] = field(default_factory=list)
-    """Notes on those that differ by rounding alone."""
+    """Notes on buffers that differ by rounding only."""
     wrong: list[str] = field(default_factory=list)
-    """Notes on the other ones."""
+    """Notes on buffers that differ by more than rounding."""
     own: list[str] = field(default_factory=list)
-    """JAX names of what torch does not have."""
+    """JAX names of constants that torch does not have."""
     missing: dict[str, np.ndarray] = field(default_factory=dict)
-    """torch's buffers that JAX does not hold: its code may compute them."""
+    """torch's buffers that JAX does not hold; JAX's code may compute them."""
 
     def pair(self, name: str, ours: np.ndarray, buffer: str, theirs: np.ndarray) -> None:
-        """Compare two that belong together; torch's values have JAX's shape."""
+        """Compare a JAX array with the buffer that it is paired with; `theirs` has JAX's shape."""
         self.names.add(name)
         if np.array_equal(ours, theirs, equal_nan=True):
             self.equal += buffer.split(", ")
@@ -83,7 +85,7 @@ class Constants:
             self.wrong.append(f"buffer {buffer} differs from {name} (relL2 {distance(ours, theirs):.1e})")
 
     def without_buffers(self, found: Mapping[str, Rule], buffers: Container[str]) -> dict[str, Rule]:
-        """The rules of weights; JAX tensors that hold a buffer's values are noted."""
+        """Return the rules that lead to weights; note JAX tensors that hold a buffer's values."""
         for name, rule in found.items():
             if all(it in buffers for it in torch_names(rule)):
                 self.names.add(name)
@@ -91,8 +93,11 @@ class Constants:
         return {name: rule for name, rule in found.items() if name not in self.names}
 
     def pair_left(self, left: Arrays, buffers: Arrays, modules: ModuleMap, typed: set[str], *, short: bool) -> None:
-        """Pair what is left with buffers: by equal values, by values that differ by rounding, by shape and name. What
-        remains of `typed` is the model's own. `short`: torch's weights lack partners, so only `typed` pair by name."""
+        """Pair the remaining JAX arrays with buffers: by equal values, by values equal up to rounding, by shape and name.
+
+        Unpaired arrays of `typed` are the model's own constants. `short`: some of torch's weights have no partner, so a JAX
+        array may be a weight, and only arrays of `typed` are paired by name.
+        """
         for name, ours in left.items():
             varied = name in typed or (ours.size and (ours != ours.flat[0]).any())
             likely = {key: it for key, it in buffers.items() if varied or same_word(last(name), last(key))}
@@ -111,7 +116,7 @@ class Constants:
         self.names |= set(self.own)
 
     def pair_by_place(self, ours: Arrays, theirs: Arrays, modules: ModuleMap) -> None:
-        """Those of one shape, and the only ones of it, or with names that say so. Masks are not paired."""
+        """Pair arrays of one shape if no other array has that shape, or if their names agree. Masks are not paired."""
         fits = {(a, b) for a in ours for b in theirs if reshaped(theirs[b], ours[a]) is not None}
         fits -= {(a, b) for a, b in fits if is_mask(ours[a]) and is_mask(theirs[b])}
         for name, key in nearest_pairs(list(ours), list(theirs), modules, fits):
@@ -119,19 +124,19 @@ class Constants:
                 self.pair(name, ours[name], key, theirs[key].reshape(ours[name].shape))
 
     def note_missing(self, buffers: Arrays) -> None:
-        """Of torch's buffers, once all is paired; of two equal ones, JAX needs to hold one."""
+        """Note torch's buffers that JAX does not hold, after pairing; of two equal buffers JAX needs to hold one."""
         known = {*self.equal, *self.differing} & set(buffers)
         left = {key: table for key, table in buffers.items() if key not in known}
         self.missing = {key: it for key, it in left.items() if not any(same_numbers(it, buffers[other]) for other in known)}
 
     def put(self, tree: PyTree) -> PyTree:
-        """The model with torch's values."""
+        """Return the model with torch's values in its buffers."""
         if not self.values:
             return tree
         return map_named(lambda name, leaf: jnp.asarray(self.values[name]) if name in self.values else leaf, tree)
 
     def notes(self, rules: Family) -> list[str]:
-        """In words, for the check of weights."""
+        """Describe the findings, for the check of weights."""
         same = len(set(self.equal))
         lines = [f"{count(same, 'buffer')} equal"] if same else []
         lines += [f"{note}; torch's is used below" for note in dict.fromkeys((*self.rounded, *self.wrong))]
@@ -147,8 +152,11 @@ class Constants:
 
 
 def typed_constants(tree: PyTree) -> set[str]:
-    """Names of what is not a weight by its type: Linen's other collections, NNX variables that are not parameters, plain
-    arrays that an NNX module holds, and what lies in a State of Equinox's."""
+    """Find the names of arrays that are not weights by their type.
+
+    These are Linen's other collections, NNX variables that are not parameters, plain arrays held by an NNX module, and the
+    contents of an Equinox State.
+    """
     if isinstance(tree, Mapping) and "params" in tree:
         return {name for name in _named(tree, lambda leaf: False) if not name.startswith("params.")}
     leaves = _named(tree, lambda leaf: isinstance(leaf, nnx.Variable))
@@ -160,7 +168,7 @@ def typed_constants(tree: PyTree) -> set[str]:
 
 
 def is_state(node: Any) -> bool:
-    """Whether it is what Equinox keeps beside a model: running statistics and tables."""
+    """True if the node is Equinox's State: running statistics and tables that are kept beside a model."""
     kind = type(node)
     return kind.__name__ == "State" and kind.__module__.startswith("equinox.")
 
@@ -170,11 +178,11 @@ def _named(tree: PyTree, is_leaf: Callable[[Any], bool]) -> dict[str, Any]:
 
 
 def reshaped(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray | None:
-    """torch's values in JAX's shape, where the two differ in axes of one entry alone."""
+    """Reshape torch's values to JAX's shape if the two shapes differ only in axes of size 1; None if they differ otherwise."""
     same = [n for n in theirs.shape if n > 1] == [n for n in ours.shape if n > 1]
     return theirs.reshape(ours.shape) if same else None
 
 
 def is_mask(array: np.ndarray) -> bool:
-    """Whether it holds no more than two numbers."""
+    """True if the array holds at most two distinct values."""
     return len(np.unique(array)) <= MASK_VALUES

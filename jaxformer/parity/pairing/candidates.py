@@ -1,17 +1,17 @@
-"""Which JAX tensor is which torch tensor, found from the values that both sides hold.
+"""Matching of JAX tensors with torch tensors by the values that both sides hold.
 
-The JAX tree holds torch's weights, converted by whatever code its author has. Axes may be in any order, split or merged; a
-leading axis may stack layers; a JAX tensor may be a part of one that torch packs. Every pair of values that are equal bit for
-bit is a candidate. What supports a candidate has a rank, the surest first:
+The JAX tree holds torch's weights, converted by the author's own code. Axes may be in any order, split or merged; a leading
+axis may stack layers; a JAX tensor may be a part of a torch tensor that packs several. Every pair of tensors with bitwise equal
+values is a candidate. Candidates are ranked by their evidence, the surest first:
 
-    a rule             it is given at the start
-    alone              one tensor of each side has these values
-    beside             it lies in the module where torch's neighbours are, as far as these are known
-    named              its name is the nearest one on both sides
+    a rule             the pair is given at the start
+    alone              only one tensor of each side has these values
+    beside             the JAX tensor lies in the module where torch's neighbours are, as far as these are known
+    named              each name is the nearest to the other
     shape and name     the values differ: see `placement`
 
-`resolve` accepts the candidates of the surest rank that has any, and starts again, until no rank has one. What stays open is
-listed, not guessed.
+`resolve` accepts the candidates of the surest rank that has any and starts again, until no rank has one. Tensors that stay open
+are listed, not guessed.
 """
 
 from collections import Counter, defaultdict
@@ -27,23 +27,23 @@ from jaxformer.parity.pairing.names import ModuleMap, nearest_pairs, stack_start
 from jaxformer.parity.trace.call_sites import ancestors, parent
 
 PACKED = (3, 2)
-"""Into how many equal parts a torch tensor may be cut: queries, keys and values, or keys and values."""
+"""Numbers of equal parts that a torch tensor may pack: queries, keys and values, or keys and values."""
 
 
 class JaxPiece(NamedTuple):
-    """A JAX tensor, or one layer of it."""
+    """A JAX tensor, or one layer of a stacked tensor."""
 
     name: str
     layer: int | None = None
 
     @property
     def label(self) -> str:
-        """A name of its own for each layer, so that each layer is a tree of modules."""
+        """Name with the layer's number in front, so that each layer is a tree of modules of its own."""
         return self.name if self.layer is None else f"{self.layer}.{self.name}"
 
 
 class TorchPiece(NamedTuple):
-    """A torch tensor, or a part of it."""
+    """A torch tensor, or a part of one."""
 
     name: str
     part: Part = WHOLE
@@ -55,30 +55,30 @@ Group = tuple[Fingerprint, list[JaxPiece], list[TorchPiece]]
 
 
 def on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """As numpy arrays."""
+    """Convert arrays to numpy."""
     return {name: np.asarray(array) for name, array in arrays.items()}
 
 
 @dataclass
 class Assignment:
-    """The pairs that are known so far, among tensors of both sides; more of both may be added later."""
+    """Pairs of JAX and torch tensors that are known so far; tensors of either side may be added later."""
 
     torch: dict[str, np.ndarray]
     jax: dict[str, np.ndarray]
     pairs: dict[JaxPiece, tuple[TorchPiece, Layout]] = field(default_factory=dict)
     used: dict[str, set[Part]] = field(default_factory=lambda: defaultdict(set))
-    """torch's tensors -> the parts of them that have a partner."""
+    """Parts of each torch tensor that have a partner, by torch name."""
     fingerprints: dict[JaxPiece | TorchPiece, Fingerprint] = field(default_factory=dict)
     joins: dict[str, tuple[str, Join]] = field(default_factory=dict)
-    """Names of what is joined of torch's tensors -> the torch name of its rule, and how."""
+    """Join of each tensor that several torch tensors make up: its name -> the torch name in its rule, and the join."""
 
     def resolve(self) -> None:
-        """Accept candidates of equal values, the surest rank first, to a fixed point."""
+        """Accept candidates of equal values, the surest rank first, until none is left."""
         while any(sum(self.accept(*pair) for pair in rank()) for rank in (self._alone, self._beside, self._named)):
             pass
 
     def _alone(self) -> Iterator[Pair]:
-        """Where one of each side has these values: whole tensors, then layers, then parts."""
+        """Yield pairs whose values one tensor of each side has: whole tensors first, then layers, then parts."""
         for jax in (self._wholes, self._layers):
             for torch in (self.tensors, self._packed):
                 for _, mine, others in self._groups(jax(), torch()):
@@ -86,7 +86,7 @@ class Assignment:
                         yield mine[0], others[0]
 
     def _beside(self) -> Iterator[Pair]:
-        """In a module of which other tensors are known: the one of these values that lies beside torch's."""
+        """Yield pairs of equal values in modules that are known by other tensors: torch's tensor lies beside their partners."""
         beside: dict[str, set[tuple[str, tuple[int, int]]]] = defaultdict(set)
         for mine, (other, _) in self.pairs.items():
             beside[parent(mine.label)].add((parent(other.name), other.part[:2]))
@@ -96,7 +96,7 @@ class Assignment:
             yield from ((mine, found[0]) for mine, found in near.items() if len(found) == 1 == claims[found[0]])
 
     def _named(self) -> Iterator[Pair]:
-        """The nearest names; of constants only where as many of a shape are free on both sides."""
+        """Yield pairs with the nearest names; constant tensors only if both sides have equally many free ones of a shape."""
         modules = self.modules()
         for known, ours, theirs in list(self._groups(self.open(), self.tensors())):
             for shape in {self.array(one).shape for one in ours} if known.constant else {None}:
@@ -106,8 +106,10 @@ class Assignment:
                     yield from ((mine[a], other[b]) for a, b in nearest_pairs(list(mine), list(other), modules))
 
     def accept(self, mine: JaxPiece, other: TorchPiece) -> bool:
-        """Note a pair, if one layout fits and torch's tensor is not used in another way. A leading axis of 1 that torch does
-        not have is a stack of one layer, and comes with the layers."""
+        """Note a pair if exactly one layout fits and torch's tensor is not already cut in another way; return True if noted.
+
+        A leading axis of size 1 that torch does not have is a stack of one layer, and is paired as a layer.
+        """
         taken, shape = self.used[other.name], self.array(mine).shape
         if mine.layer is None and shape[:1] == (1,) and len(shape) == self.array(other).ndim + 1:
             return False
@@ -118,12 +120,12 @@ class Assignment:
         return True
 
     def add(self, mine: JaxPiece, other: TorchPiece, layout: Layout) -> None:
-        """Note a pair that is sure."""
+        """Note a pair without checking it."""
         self.pairs[mine] = other, layout
         self.used[other.name].add(other.part)
 
     def add_joined(self, mine: JaxPiece, joined: tuple[str, Join], layout: Layout) -> None:
-        """Note one of which torch has several tensors: what they are together becomes one of torch's."""
+        """Note a JAX tensor that joins several torch tensors; their concatenation is added to torch's tensors."""
         template, join = joined
         names, name = parts_of(*joined), template.replace("{part}", "+".join(join.names))
         self.torch[name], self.joins[name] = np.concatenate([self.torch[it] for it in names], join.axis), joined
@@ -132,12 +134,12 @@ class Assignment:
             self.used[it].add(WHOLE)
 
     def remove(self, mine: JaxPiece) -> None:
-        """Forget a pair."""
+        """Remove a pair."""
         other, _ = self.pairs.pop(mine)
         self.used[other.name].discard(other.part)
 
     def _groups(self, jax: Iterable[JaxPiece], torch: Iterable[TorchPiece]) -> Iterator[Group]:
-        """The candidates: pieces of the same values on both sides."""
+        """Yield the candidates: pieces of both sides that hold the same values."""
         both: dict[Fingerprint, tuple[list[JaxPiece], list[TorchPiece]]] = defaultdict(lambda: ([], []))
         sizes = {self.array(one).size for one in torch}
         for one in jax:
@@ -150,33 +152,36 @@ class Assignment:
         yield from ((known, *sides) for known, sides in both.items() if all(sides))
 
     def array(self, one: JaxPiece | TorchPiece) -> np.ndarray:
-        """Its numbers."""
+        """Values of a piece."""
         if isinstance(one, JaxPiece):
             return self.jax[one.name] if one.layer is None else np.asarray(self.jax[one.name][one.layer])
         return one.part.cut(self.torch[one.name])
 
     def arrays(self, pieces: Iterable[Piece]) -> dict[Piece, np.ndarray]:
-        """The numbers of each."""
+        """Values of each piece."""
         return {one: self.array(one) for one in pieces}
 
     def fingerprint(self, one: JaxPiece | TorchPiece) -> Fingerprint:
-        """Computed once."""
+        """Fingerprint of a piece, computed once."""
         if one not in self.fingerprints:
             self.fingerprints[one] = fingerprint(self.array(one))
         return self.fingerprints[one]
 
     def _wholes(self) -> list[JaxPiece]:
-        """JAX tensors that are free."""
+        """JAX tensors without a partner."""
         taken = {mine.name for mine in self.pairs}
         return [JaxPiece(name) for name in self.jax if name not in taken]
 
     def _layers(self) -> list[JaxPiece]:
-        """The layers of those."""
+        """Layers of the JAX tensors without a partner."""
         free = [(whole.name, self.jax[whole.name]) for whole in self._wholes()]
         return [JaxPiece(name, layer) for name, array in free if array.ndim for layer in range(len(array))]
 
     def open(self) -> list[JaxPiece]:
-        """JAX tensors that are free, or their layers, where the tensors around them have some, and layers left over."""
+        """JAX tensors without a partner.
+
+        They are listed layer by layer if tensors of the modules around them are paired by layers, as many as they have.
+        """
         layers: dict[str, set[int | None]] = defaultdict(set)
         for name, layer in self.pairs:
             for path in (name, *ancestors(name)):
@@ -189,12 +194,15 @@ class Assignment:
         return [one for one in pieces if one not in self.pairs]
 
     def tensors(self) -> list[TorchPiece]:
-        """torch's tensors that are free."""
+        """torch's tensors without a partner."""
         return [TorchPiece(name) for name in self.torch if not self.used[name]]
 
     def _packed(self) -> list[TorchPiece]:
-        """The parts of those, along the first axis, as torch packs them, or the last, as GPT-2 does; of unequal shares, as a
-        neighbour has them."""
+        """Parts of torch's tensors without a partner.
+
+        They are cut along the first axis, as torch packs them, or the last, as GPT-2 does. Unequal shares are those of a paired
+        tensor in the same module.
+        """
         unequal = {parent(name): part.shares for name, taken in self.used.items() for part in taken if part.shares}
         pieces = []
         for name, _ in self.tensors():
@@ -206,11 +214,11 @@ class Assignment:
         return pieces
 
     def modules(self) -> ModuleMap:
-        """As far as pairs are known."""
+        """Module map of the pairs known so far."""
         return ModuleMap({mine.label: other.name for mine, (other, _) in self.pairs.items()})
 
     def rules(self) -> dict[str, Rule]:
-        """Of the JAX tensors of which every layer is known, and in torch tensors of which every part is."""
+        """Return the rules of JAX tensors of which every layer is known, if every part of their torch tensors is known too."""
         rules: dict[str, Rule] = {}
         for name in dict.fromkeys(mine.name for mine in self.pairs):
             whole = JaxPiece(name) in self.pairs
@@ -226,22 +234,25 @@ class Assignment:
 
 
 def by_layer(rule: Rule) -> tuple[str, ...]:
-    """The torch name of each layer."""
+    """Torch name of each layer."""
     return (rule.torch,) if isinstance(rule.torch, str) else rule.torch
 
 
 def torch_names(rule: Rule) -> tuple[str, ...]:
-    """Of every layer, and of all that is joined in it."""
+    """Torch names of every layer and of every tensor joined in it."""
     return tuple(name for layer in by_layer(rule) for name in parts_of(layer, rule.join))
 
 
 def parts_of(name: str, join: Join | None) -> tuple[str, ...]:
-    """A torch name, or those that are joined."""
+    """Torch names that a name stands for: itself, or one for each part of the join."""
     return tuple(name.replace("{part}", part) for part in join.names) if join else (name,)
 
 
 def as_family(rules: Mapping[str, Rule]) -> Family:
-    """Rules by JAX names as one family. A stack of one tensor starts as the tensor is called: other names may start so too."""
+    """Make one family of rules that are given by JAX names.
+
+    A stack that holds one tensor starts with that tensor's full name, because other names may have the same prefix.
+    """
     stacked = {name: rule.torch for name, rule in rules.items() if not isinstance(rule.torch, str)}
     others = rules.keys() - stacked.keys()
     starts = dict.fromkeys((stack_start(name, stacked, others) for name in stacked), "{layer}.")

@@ -1,4 +1,4 @@
-"""Which draw of jax's is which of torch's, in training mode: by kind, shape and module, in the order of both sides."""
+"""Pairing of jax's random draws with torch's in training mode: by kind, shape and module, in the order of both sides."""
 
 import itertools
 from collections import defaultdict
@@ -15,37 +15,40 @@ from jaxformer.parity.trace.draws import DROPOUT, NORMAL, UNIFORM, Draw, numbers
 
 SHARED = (DROPOUT, UNIFORM, NORMAL)
 SAME_RATE = 1e-6
-"""Rates nearer than this are one: jax computes some in float32."""
+"""Rates closer than this are equal: jax computes some rates in float32."""
 SAME_MODULE, AROUND, ELSEWHERE = 3.0, 2.0, 0.5
-"""How well two draws go together: in paired modules; where one module is around the other; anywhere else."""
+"""Scores of two draws: in paired modules; in a module around the other's; anywhere else."""
 OTHER_KIND = 0.4
-"""The part of this that is left where one side draws which units are kept, and the other uniform numbers that tell so."""
+"""Factor on the score if one side draws a dropout mask and the other the uniform numbers that decide it."""
 MOST_READINGS = 16
-"""How many ways to read uniform numbers are tried: those of four lines of code."""
+"""Number of readings of uniform numbers that are tried: all combinations for four lines of code."""
 
 
 @dataclass(frozen=True)
 class DrawPairs:
-    """Of one run of each side."""
+    """Draws of one run of each side, and their pairs."""
 
     torch: Sequence[Draw]
     jax: Sequence[Draw]
     pairs: Mapping[int, int] = field(default_factory=dict)
-    """The number of jax's draw -> torch's."""
+    """Index of jax's draw -> index of torch's."""
     unseen: Sequence[str] = ()
-    """The lines of jax's code that draw what cannot be given torch's numbers."""
+    """Lines of jax's code whose draws cannot be given torch's numbers."""
     turned: frozenset[int] = frozenset()
-    """jax's draws for which torch's uniform numbers `u` are read as `1 - u`; of which units are kept, those that look as if jax
-    drew which it drops, and are read as what it keeps, at another rate."""
+    """jax's draws for which torch's uniform numbers `u` are read as `1 - u`. Dropout masks in this set look as if jax drew the
+    units to drop, but are read as the units to keep, at another rate than torch's."""
 
     def numbers(self) -> list[np.ndarray | None]:
-        """torch's, for each of jax's draws, with its axes; None where torch has none."""
+        """Return torch's numbers for each of jax's draws, in jax's order of axes; None for a draw without a partner."""
         pairs = {j: (self.torch[i], self.jax[j], j in self.turned) for j, i in self.pairs.items()}
         return [fitting(*pairs[j]) if j in pairs else None for j in range(len(self.jax))]
 
     def readings(self) -> Iterator["DrawPairs"]:
-        """The same with each way to read the numbers: code keeps what is below a uniform number, or what is above another; it
-        draws what it drops, or keeps as many as torch drops. All draws of one line of code are read in one way."""
+        """Yield these pairs with each way to read the numbers.
+
+        Code may keep a unit where a uniform number is below a threshold or above it, and may draw the units to drop instead of
+        the units to keep. All draws of one line of code are read in the same way.
+        """
         lines = defaultdict(set)
         for j, i in self.pairs.items():
             if UNIFORM in (self.torch[i].kind, self.jax[j].kind) or is_opposite(self.jax[j], self.torch[i]):
@@ -54,13 +57,15 @@ class DrawPairs:
             yield replace(self, turned=frozenset().union(*itertools.compress(lines.values(), turned)))
 
     def left(self) -> tuple[list[int], list[int]]:
-        """The numbers of torch's draws and of jax's that are not paired."""
+        """Indices of the unpaired draws of torch and of jax."""
         theirs = [i for i in range(len(self.torch)) if i not in self.pairs.values()]
         return theirs, [j for j in range(len(self.jax)) if j not in self.pairs]
 
     def untied(self) -> str:
-        """What both sides draw without the other's numbers, one of them in a way that cannot be tied; '' where it can be told
-        what one side alone draws."""
+        """Message about draws that neither side can take from the other, one of them of a kind that cannot be paired.
+
+        Returns '' if there are none: each unpaired draw is then known to exist on one side only.
+        """
         theirs, ours = ([side[k] for k in left] for side, left in zip((self.torch, self.jax), self.left(), strict=True))
         free = [each for each in theirs if each.kind not in SHARED]
         if not (theirs and self.unseen) and not (free and ours):
@@ -70,7 +75,7 @@ class DrawPairs:
         return f"{says}: draw them outside and give them to both models as inputs, or compare with mode='eval'"
 
     def differences(self) -> list[tuple[str, str, str]]:
-        """(side, path, what is said) of each draw that one side alone has, and of rates that differ."""
+        """List (side, path, message) of each draw that only one side has, and of each pair with different rates."""
         found = []
         theirs, ours = ([], []) if self.untied() else self.left()
         for i, each in enumerate(self.torch):
@@ -87,18 +92,21 @@ class DrawPairs:
 
     @staticmethod
     def _other_rate(mine: Draw, other: Draw, turned: bool) -> bool:
-        """Whether the two keep units at rates that differ."""
+        """True if the two draws keep units at different rates."""
         return mine.kind == other.kind and (not same_rate(mine, other) or (turned and is_opposite(mine, other)))
 
     def says(self) -> str:
-        """How many there are."""
+        """Number of paired draws, in words."""
         return f"{count(len(self.pairs), 'draw')} at the same places, with torch's numbers on both sides"
 
 
 def pair_draws(
     torch: Sequence[Draw], jax: Sequence[Draw], parameters: Mapping[str, str], unseen: Sequence[str] = ()
 ) -> DrawPairs:
-    """In order first, then what is left in any order. `parameters`: names of jax's -> torch's, by which modules are paired."""
+    """Pair draws in order first, then the remaining ones in any order.
+
+    `parameters` maps names of jax's parameters to torch's; it tells which modules correspond.
+    """
     modules = ModuleMap(parameters)
     scores = np.array([[score(mine, other, modules) for other in torch] for mine in jax]).reshape(len(jax), len(torch))
     pairs = dict(in_order(scores))
@@ -110,7 +118,7 @@ def pair_draws(
 
 
 def score(mine: Draw, other: Draw, modules: ModuleMap) -> float:
-    """How well two draws go together; 0 if not at all."""
+    """Score of pairing two draws; 0 if they cannot be paired."""
     same_kind = mine.kind == other.kind and mine.kind in SHARED
     if not (same_kind or {mine.kind, other.kind} == {DROPOUT, UNIFORM}) or not orders_for(other.shape, mine.shape):
         return 0.0
@@ -122,18 +130,18 @@ def score(mine: Draw, other: Draw, modules: ModuleMap) -> float:
 
 
 def same_rate(mine: Draw, other: Draw) -> bool:
-    """Whether both keep as many; or drop as many as the other keeps, as code does that draws what it drops."""
+    """True if both keep the same share of units, or one keeps the share that the other drops: it draws the units to drop."""
     return abs(mine.keep - other.keep) < SAME_RATE or is_opposite(mine, other)
 
 
 def is_opposite(mine: Draw, other: Draw) -> bool:
-    """Whether jax may draw which units it drops."""
+    """True if jax may draw the units to drop: its rate is 1 minus torch's."""
     both, apart = mine.kind == other.kind == DROPOUT, abs(mine.keep - other.keep) >= SAME_RATE
     return both and apart and abs(1 - mine.keep - other.keep) < SAME_RATE
 
 
 def in_order(scores: np.ndarray) -> list[tuple[int, int]]:
-    """The pairs of the best alignment: rows and columns both ascend."""
+    """Pairs of the best alignment: rows and columns both ascend."""
     rows, columns = scores.shape
     best = np.zeros((rows + 1, columns + 1))
     for j in range(rows):
@@ -152,8 +160,11 @@ def in_order(scores: np.ndarray) -> list[tuple[int, int]]:
 
 
 def fitting(torch: Draw, jax: Draw, turned: bool) -> np.ndarray:
-    """torch's numbers with jax's axes. What torch keeps is below its own uniform numbers, which jax may draw, and the other way
-    round."""
+    """torch's numbers in jax's order of axes.
+
+    torch keeps a unit where its uniform number is below the keep probability; if one side draws uniform numbers and the other a
+    mask, the mask follows from the same numbers.
+    """
     uniform = UNIFORM in (torch.kind, jax.kind)
     numbers = numbers_of(replace(torch, kind=UNIFORM) if uniform else torch)
     numbers = to_jax_axes(1 - numbers if turned and uniform else numbers, orders_for(torch.shape, jax.shape)[0], jax.shape)
@@ -163,7 +174,7 @@ def fitting(torch: Draw, jax: Draw, turned: bool) -> np.ndarray:
 
 
 def in_groups(mine: Draw, other: Draw) -> bool:
-    """Whether jax draws one number where torch draws several, along whole axes."""
+    """True if jax draws one number where torch draws several, along whole axes."""
     both = zip(mine.shape, other.shape, strict=False)
     same_rank = mine.kind == other.kind and len(mine.shape) == len(other.shape) and mine.shape != other.shape
     return same_rank and all(m in (1, n) for m, n in both)

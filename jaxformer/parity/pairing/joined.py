@@ -1,4 +1,4 @@
-"""JAX tensors that hold several of torch's, one behind another, an unequal part of one, or the sum of two."""
+"""JAX tensors that concatenate several torch tensors, that are an unequal part of one, or that sum two."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, permutations
@@ -11,12 +11,14 @@ from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece
 from jaxformer.parity.trace.call_sites import common_start, last, parent
 
 MOST_PARTS = 4
-"""The gates of an LSTM."""
+"""Largest number of tensors in a join: the gates of an LSTM."""
 
 
 def match_joined(known: Assignment) -> None:
-    """Note those of equal values. Numbers that are all the same, as fresh biases, lie beside a kernel that is joined: there the
-    values may differ."""
+    """Note JAX tensors that concatenate torch tensors of equal values.
+
+    Tensors of one constant number, such as fresh biases, are joined as the kernel in their module is; their values may differ.
+    """
     for mine in known.open():
         names = [
             it.name for it in inside(known.array(mine), known.arrays(known.tensors())) if not known.fingerprint(it).constant
@@ -30,7 +32,7 @@ def match_joined(known: Assignment) -> None:
 
 
 def _beside(known: Assignment, joined: str) -> Iterator[Sequence[str]]:
-    """Free tensors in the modules that a joined kernel's lie in, one of each, of one name."""
+    """Yield free tensors of one name, one from each module that holds a part of a joined kernel."""
     template, join = known.joins[joined]
     modules = [parent(template.replace("{part}", part)) for part in join.names]
     free = {name for name, _ in known.tensors()}
@@ -40,7 +42,7 @@ def _beside(known: Assignment, joined: str) -> Iterator[Sequence[str]]:
 
 
 def _accept(known: Assignment, mine: JaxPiece, orders: Iterable[Sequence[str]]) -> None:
-    """Note the one order in which they are ours."""
+    """Note the join if exactly one order of the torch tensors gives jax's tensor."""
     found = [(order, axis, layout) for order in orders for axis, layout in _fits(known, order, known.array(mine))]
     if len({tuple(order) for order, _, _ in found}) == 1:
         order, axis, layout = found[0]
@@ -50,7 +52,7 @@ def _accept(known: Assignment, mine: JaxPiece, orders: Iterable[Sequence[str]]) 
 
 
 def _fits(known: Assignment, order: Sequence[str], ours: np.ndarray) -> Iterator[tuple[int, Layout]]:
-    """Along which axes of torch's tensors they are joined, and how the whole then becomes ours."""
+    """Yield each axis along which the torch tensors can be joined, and the layout that turns the whole into jax's tensor."""
     arrays = [known.torch[name] for name in order]
     if sum(array.size for array in arrays) != ours.size or {array.dtype for array in arrays} != {ours.dtype}:
         return
@@ -63,7 +65,7 @@ def _fits(known: Assignment, order: Sequence[str], ours: np.ndarray) -> Iterator
 
 
 def template_of(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Names as one, with `{part}` for what differs, and what stands there in each."""
+    """Merge names into one template with `{part}` where they differ, and return the part of each name."""
     start = common_start(names)
     rest = [name.removeprefix(f"{start}.") for name in names]
     ends = {last(name) if parent(name) else "" for name in rest}
@@ -75,7 +77,7 @@ MOST_PARTS = 4
 
 
 def match_parted(known: Assignment) -> None:
-    """Note those of equal values, where one order of them gives torch's tensor."""
+    """Note JAX tensors that are parts of one torch tensor, if exactly one order of them gives its values."""
     for name, theirs in known.torch.items():
         if is_whole(known, name):
             continue
@@ -92,17 +94,17 @@ def match_parted(known: Assignment) -> None:
 
 
 def is_whole(known: Assignment, name: str) -> bool:
-    """Whether all parts of torch's tensor are known."""
+    """True if all parts of torch's tensor are paired."""
     return bool(known.used[name]) and all(len(known.used[name]) == part.of for part in known.used[name])
 
 
 def _halves(known: Assignment, name: str) -> list[JaxPiece]:
-    """What was taken for an equal part of torch's tensor, as queries that are half of it."""
+    """JAX tensors paired with equal parts of torch's tensor, such as queries that make up half of it."""
     return [mine for mine, (other, _) in known.pairs.items() if other.name == name]
 
 
 def _fits_of_parts(known: Assignment, order: tuple[JaxPiece, ...], theirs: np.ndarray) -> list[list[tuple[Part, Layout]]]:
-    """The parts of torch's tensor, cut along its first or last axis, and how each becomes ours."""
+    """List the ways to cut torch's tensor along its first or last axis into jax's tensors: each part with its layout."""
     sizes = [known.array(one).size for one in order]
     if sum(sizes) != theirs.size:
         return []
@@ -117,7 +119,7 @@ def _fits_of_parts(known: Assignment, order: tuple[JaxPiece, ...], theirs: np.nd
 
 
 def match_summed(known: Assignment) -> None:
-    """Note sums, whole or in parts, of free tensors that lie beside each other."""
+    """Note JAX tensors that are sums, whole or in parts, of two free torch tensors of one module."""
     free = [(it.name, known.array(it)) for it in known.tensors()] if known.open() else []
     beside = [
         (one, other)
@@ -129,7 +131,7 @@ def match_summed(known: Assignment) -> None:
         template, parts = template_of(names)
         name = template.replace("{part}", "+".join(parts))
         total = sum_of([known.torch[it] for it in names])
-        if not fingerprint(total).constant:  # one number everywhere says nothing
+        if not fingerprint(total).constant:  # constant values are no evidence
             known.torch[name], known.joins[name], added[name] = total, (template, Join(parts, summed=True)), names
     known.resolve()
     match_parted(known)

@@ -1,4 +1,4 @@
-"""Which JAX module is which torch module: the two that hold the same parameters; and attention's scores and weights."""
+"""Pairing of JAX modules with torch modules that hold the same parameters, and of attention's scores and weights."""
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -16,21 +16,23 @@ from jaxformer.parity.trace.call_records import Record, Trace, is_attention
 from jaxformer.parity.trace.call_sites import ATTENTION, CALL, Site, ancestors, below, depth, last, parameters_of, parent
 
 SAME = 1e-9
-"""relL2 of arrays that do not differ."""
+"""Largest relL2 of arrays that count as equal."""
 Calls = Mapping[Site, Sequence[np.ndarray]]
-"""What each call gives."""
+"""Outputs of each call."""
 
 
 def numbered_stacks(paths: Iterable[str]) -> frozenset[str]:
-    """Of paths of calls, what is before a layer's number."""
+    """Find the paths before a layer's number, among the paths of calls."""
     parts = [path.split(".") for path in paths]
     return frozenset(".".join(path[:i]) for path in parts for i, part in enumerate(path) if i and part == "0")
 
 
 def layer_names(name: str, leaf: Any, rules: Family, stacks: Container[str] = ()) -> list[str]:
-    """A parameter's name, or for a stacked one the name in each layer: its number stands where jax's calls have it, behind one
-    of `stacks`, else behind the stack of the rules. Linen's variables hold their parameters under 'params', which no module's
-    path has."""
+    """Names of a parameter: one for each layer if it is stacked, else its own.
+
+    The layer's number stands where jax's calls have it, after one of `stacks`, else after the stack of the rules. The prefix
+    'params' of Linen's variables is removed, since no module path has it.
+    """
     path = name.removeprefix("params.")
     if not rules.stacked(name):
         return [path]
@@ -41,7 +43,7 @@ def layer_names(name: str, leaf: Any, rules: Family, stacks: Container[str] = ()
 
 
 def layer_arrays(tree: PyTree, rules: Family, stacks: Container[str] = ()) -> dict[str, np.ndarray]:
-    """The JAX parameters in float64, layer by layer."""
+    """JAX parameters in float64, layer by layer."""
     arrays = {}
     for name, leaf in weights_of(tree, rules).items():
         array = np.asarray(leaf, np.float64)
@@ -50,7 +52,10 @@ def layer_arrays(tree: PyTree, rules: Family, stacks: Container[str] = ()) -> di
 
 
 def parameter_pairs(like: PyTree, rules: Family, stacks: Container[str] = ()) -> dict[str, str]:
-    """Names of the JAX parameters, layer by layer -> torch's. One that torch has in several tensors is `name[0]`, ..."""
+    """Map names of the JAX parameters, layer by layer, to torch's.
+
+    A parameter that joins several torch tensors is listed as `name[0]`, `name[1]`, ...
+    """
     pairs: dict[str, str] = {}
     for name, leaf in weights_of(like, rules).items():
         ours = layer_names(name, leaf, rules, stacks)
@@ -60,10 +65,10 @@ def parameter_pairs(like: PyTree, rules: Family, stacks: Container[str] = ()) ->
 
 
 def pair_modules(ours: Iterable[str], theirs: Iterable[str], parameters: Mapping[str, str]) -> dict[str, str]:
-    """Paths of JAX modules -> torch's, where both hold the same parameters, whole ones.
+    """Pair paths of JAX modules with torch modules that hold the same parameters, whole ones.
 
-    Of several with the same, those that have them of their own are paired first, then the outer ones; where one side has more,
-    as the call of a list of layers, those of one name.
+    Among modules with the same parameters, those that own them directly are paired first, then the outer ones. If one side has
+    more modules, for example because a list of layers is called too, modules of the same name are paired.
     """
     own = {path: whole_tensors(path, parameters) for path in ours}
     other = {path: frozenset(name for name in parameters.values() if below(name, path)) for path in theirs}
@@ -73,7 +78,7 @@ def pair_modules(ours: Iterable[str], theirs: Iterable[str], parameters: Mapping
 
 
 def _by_tensors(held: Mapping[str, frozenset[str]], paired: Iterable[str]) -> dict[frozenset[str], list[str]]:
-    """The paths that are not paired, those of the same tensors together, the outer ones first."""
+    """Unpaired paths grouped by the tensors that they hold, outer modules first."""
     found: dict[frozenset[str], list[str]] = defaultdict(list)
     for path in sorted(held.keys() - set(paired), key=depth):
         if held[path]:
@@ -82,7 +87,8 @@ def _by_tensors(held: Mapping[str, frozenset[str]], paired: Iterable[str]) -> di
 
 
 def _side_by_side(ours: list[str], theirs: list[str]) -> Iterator[tuple[str, str]]:
-    """One with one; where one side has more, neighbours of the same names first, and what is between them in order."""
+    """Pair paths one to one; if one side has more, match sequences of equal names first, and the paths between them in
+    order."""
     if len(ours) == len(theirs):
         yield from zip(ours, theirs, strict=True)
         return
@@ -94,11 +100,12 @@ def _side_by_side(ours: list[str], theirs: list[str]) -> Iterator[tuple[str, str
 def pair_without_parameters(
     ours: Calls, theirs: Trace, parameters: Mapping[str, str], paired: Mapping[str, str]
 ) -> dict[str, str]:
-    """Paths of JAX modules that hold no parameters -> torch's that change what they are given, as dropout does not here: in
-    modules that hold the same ones, those of one name, or the only one of each side.
+    """Pair JAX modules that hold no parameters with torch modules that change their input (dropout does not in inference mode).
 
-    Both give much the same in the normal run, else one name may mean two things. But after a call of `paired` modules that
-    does not, nothing does, and names alone decide; as they do for the one that may have made that difference.
+    Only modules inside paired modules are considered. They are paired if they have one name, or if each side has only one.
+    Their outputs in the normal run must also be similar, since one name may mean two things. After the first of the `paired`
+    modules whose outputs are not similar, no outputs are: names alone decide there, and for the single module that may have
+    caused the difference.
     """
     around = {"": ""} | pair_modules(_modules_around(parameters), _modules_around(parameters.values()), parameters)
     mine = _without(ours, parameters)
@@ -124,8 +131,11 @@ def pair_without_parameters(
 
 
 def _at_first_difference(ours: Calls, theirs: Trace, paired: Mapping[str, str]) -> tuple[set[Site], set[Site]]:
-    """torch's calls right before the first of `paired` modules that does not give what jax's does, back to the last that does;
-    and those from the first on that gives nothing like it."""
+    """Find torch's calls around the first difference from jax among the `paired` modules.
+
+    Returns the calls between the last module that is equal and the first one that differs, and the calls from the first
+    dissimilar module on.
+    """
     back, sites = {other: path for path, other in paired.items()}, [*theirs]
     before, start = None, 0
     for n, site in enumerate(sites):
@@ -140,17 +150,17 @@ def _at_first_difference(ours: Calls, theirs: Trace, paired: Mapping[str, str]) 
 
 
 def _acts(record: Record) -> bool:
-    """Whether a call gives something else than it takes."""
+    """True if a call's output differs from its input."""
     return not np.array_equal(record.inputs[0], record.output[0])
 
 
 def _fit(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
-    """Whether arrays are as many, and of the same shapes in some order of axes."""
+    """True if there are equally many arrays, of the same shapes in some order of axes."""
     return len(ours) == len(theirs) and all(orders_for(t.shape, j.shape) for j, t in zip(ours, theirs, strict=True))
 
 
 def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], most: float = CLEAR) -> bool:
-    """Whether arrays are as many, and each is nearer to torch's than to nothing, or than `most`, in some order of axes."""
+    """True if there are equally many arrays, and the relL2 of each is at most `most`, in some order of axes."""
     if not _fit(ours, theirs) or {array.dtype.kind for array in (*ours, *theirs)} != {"f"}:
         return False
     both = [(j, to_jax_axes(t, order_of(t, j) or (), j.shape)) for j, t in zip(ours, theirs, strict=True)]
@@ -158,31 +168,34 @@ def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], most
 
 
 def _without(calls: Iterable[Site], names: Iterable[str]) -> list[Site]:
-    """The first call of every module in which none of these parameters lies."""
+    """First call of every module that holds none of these parameters."""
     holding = _modules_around(names)
     return [site for site in calls if not site.call and site.path not in holding and site != CALL]
 
 
 def _modules_around(names: Iterable[str]) -> set[str]:
-    """The modules around parameters."""
+    """Paths of the modules around these parameters."""
     return {module for name in names for module in ancestors(name)}
 
 
 def whole_tensors(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
-    """torch's names of what a JAX module holds; none, if it holds only a part of one that torch packs."""
+    """torch's names of the tensors that a JAX module holds; empty if it holds only a part of a packed tensor."""
     own = {*parameters_of(path, parameters)}
     inside, outside = ({theirs for name, theirs in parameters.items() if (name in own) == held} for held in (True, False))
     return frozenset() if inside & outside else frozenset(inside)
 
 
 def owners(parameters: Mapping[str, str]) -> dict[str, str]:
-    """JAX modules with parameters of their own -> the torch modules that have these."""
+    """Map JAX modules with parameters of their own to the torch modules that have these parameters."""
     return {parent(name): parent(theirs) for name, theirs in parameters.items()}
 
 
 def without_helpers(ours: Calls, theirs: Trace, modules: Mapping[str, str], *, whole: bool) -> list[Site]:
-    """jax's calls without those of helper methods: where a JAX module is called more often than torch's, those that give
-    nothing of the shape of what torch's calls give first, or `whole`, of all that they give."""
+    """Drop calls of helper methods from jax's calls.
+
+    If a JAX module is called more often than torch's, its calls are dropped whose output has the shape of none of torch's first
+    outputs; with `whole`, of none of torch's outputs.
+    """
     given: dict[str, list[np.ndarray]] = defaultdict(list)
     for site, record in theirs.items():
         given[site.path] += record.output if whole else record.output[:1]
@@ -197,8 +210,11 @@ def without_helpers(ours: Calls, theirs: Trace, modules: Mapping[str, str], *, w
 
 
 def pair_calls(ours: Iterable[Site], theirs: Iterable[Site], modules: Mapping[str, str]) -> dict[Site, Site]:
-    """jax's calls -> torch's calls of the same module, the first with the first. Where jax's are more, each does a part of the
-    work, and none is paired: so it is with layers of a loop that is not seen, which are called by one path."""
+    """Map jax's calls to torch's calls of the same module, in order.
+
+    A module that jax calls more often is not paired, since each of its calls does a part of the work. Layers of an opaque loop
+    are such calls: they share one path.
+    """
     own, other = defaultdict(list), defaultdict(list)
     for calls, sites in ((own, ours), (other, theirs)):
         for site in sites:
@@ -208,7 +224,7 @@ def pair_calls(ours: Iterable[Site], theirs: Iterable[Site], modules: Mapping[st
 
 
 def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping[Site, Site]) -> Trace:
-    """A module that one side calls more often does its work in other portions: what comes back to a call is not the same."""
+    """Remove the gradients of torch's calls that one side makes more often: each call then does another portion of the work."""
     counts = [Counter(site.path for site in sites) for sites in (ours, theirs)]
     uneven = {other for site, other in pairs.items() if counts[0][site.path] != counts[1][other.path]}
     return {
@@ -218,14 +234,15 @@ def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping
 
 
 def holder(path: str, paths: Container[str]) -> str:
-    """The innermost module around a tap: in what that one sends back, a wrong tap shows too."""
+    """Path of the innermost module around a tap: a wrong tap also shows in the gradient that this module sends back."""
     return next((module for module in ancestors(path) if module in paths), CALL.path)
 
 
 def pair_attention(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, parameters: Mapping[str, str]) -> dict[Site, Site]:
-    """jax's taps -> torch's scores and weights of their shape, where the modules around both, and no others, share parameters.
+    """Map jax's taps to torch's attention scores and weights of the same shape.
 
-    `ours` has what each tap gives. Where one side has more of them than the other, nothing is compared.
+    The modules around both must share parameters, and no other modules these. `ours` has the outputs of each tap. If the two
+    sides have different numbers of them, none is paired.
     """
     taps = [site for site in ours if last(site.path) in ATTENTION]
     shown = [site for site, record in theirs.items() if is_attention(site, record)]
@@ -252,6 +269,6 @@ def pair_attention(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, par
 
 
 def around(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
-    """torch's names of the tensors in the innermost module around a path that has some."""
+    """torch's names of the tensors in the innermost module around `path` that has any."""
     held = (frozenset(theirs for name, theirs in parameters.items() if below(name, module)) for module in ancestors(path))
     return next(filter(None, held), frozenset())

@@ -1,4 +1,4 @@
-"""Which name means which, where values do not tell: modules that are known, and names that read most alike."""
+"""Pairing of names, where values do not tell: by modules that are known, and by the similarity of names."""
 
 import difflib
 import re
@@ -13,7 +13,7 @@ DIGITS = re.compile(r"\d+")
 
 
 class ModuleMap:
-    """JAX module -> torch module, as far as pairs of tensor names are known."""
+    """Map of JAX modules to torch modules, from the pairs of tensor names known so far."""
 
     def __init__(self, pairs: Mapping[str, str]):
         beneath: dict[str, list[str]] = defaultdict(list)
@@ -23,12 +23,12 @@ class ModuleMap:
         self.starts = {path: common_start(names) if len(names) < len(pairs) else "" for path, names in beneath.items()}
 
     def of(self, name: str) -> str:
-        """That of the innermost module around it of which any is known; '' if it is around all of them."""
+        """torch's module for the innermost known module around `name`; '' if that holds all known tensors, or none is known."""
         return next((self.starts[path] for path in ancestors(name) if path in self.starts), "")
 
 
 def closeness(module: str, name: str) -> int:
-    """How many modules around a torch tensor lead to the module where it is expected; -1 in another layer, or far away."""
+    """Number of modules that a torch tensor's path shares with the expected module; -1 in another layer or too far away."""
     path, wanted = name.split("."), module.split(".") if module else []
     shared = next((i for i, part in enumerate(wanted) if path[i : i + 1] != [part]), len(wanted))
     astray = shared < len(wanted) and (shared < len(wanted) - 1 or wanted[shared].isdigit())
@@ -38,7 +38,7 @@ def closeness(module: str, name: str) -> int:
 def nearest_pairs(
     ours: list[str], theirs: list[str], modules: ModuleMap, fits: Container[tuple[str, str]] | None = None
 ) -> list[tuple[str, str]]:
-    """Pairs, of those that fit, of which each is the nearest to the other; ties are left out."""
+    """Pair the names that fit if each is the nearest to the other; ties are left out."""
     own, other = by_rank(ours), by_rank(theirs)
     scores = np.full((len(ours), len(theirs)), -np.inf)
     for i, mine in enumerate(ours):
@@ -54,22 +54,22 @@ def nearest_pairs(
 
 
 def same_word(one: str, other: str) -> bool:
-    """Whether parts of names of both sides mean the same: query and query, q and q_proj, mean and running_mean."""
+    """True if two parts of names mean the same: query and query, q and q_proj, mean and running_mean."""
     return one == other or one in other.split("_") or other in one.split("_")
 
 
 def only_pair(pair: tuple[str, str], among: Iterable[tuple[str, str]]) -> bool:
-    """Whether nothing else fits either of the two."""
+    """True if neither of the two fits anything else."""
     return not any(pair != other and (pair[0] == other[0] or pair[1] == other[1]) for other in among)
 
 
 def blank(name: str) -> str:
-    """Without its numbers: the same for each layer."""
+    """Name with its numbers blanked: the same for each layer."""
     return DIGITS.sub("#", name)
 
 
 def _mutual(scores: np.ndarray) -> tuple[int, int] | None:
-    """The row and the column whose largest number is in both the only one."""
+    """Find a row and a column whose largest score is the same entry, unique in both."""
     for i, row in enumerate(scores):
         best = row.max(initial=-np.inf)
         if best > -np.inf and (row == best).sum() == 1:
@@ -80,7 +80,7 @@ def _mutual(scores: np.ndarray) -> tuple[int, int] | None:
 
 
 def by_rank(names: Iterable[str]) -> dict[str, str]:
-    """Names with their numbers counted from 0 among those that else are the same: norm1 and norm2 are the first and second."""
+    """Renumber names from 0 among names that differ in numbers only: norm1 and norm2 are the first and the second."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for name in names:
         kinds[blank(name)].append(name)
@@ -94,10 +94,10 @@ def by_rank(names: Iterable[str]) -> dict[str, str]:
 
 
 def stack_start(name: str, layers: Mapping[str, tuple[str, ...]], others: Iterable[str]) -> str:
-    """Where a stacked JAX tensor's name is cut to put the layer's number in.
+    """Prefix of a stacked JAX tensor's name after which the layer's number is inserted.
 
-    It is the largest module in which all tensors are stacked alike, and in which each layer lies in a torch module of its own;
-    of those that hold the same tensors, the inner one. `layers` has torch's names of each stacked JAX tensor, `others` the
+    The prefix is the largest module in which all tensors are stacked alike and each layer lies in a torch module of its own; of
+    modules that hold the same tensors, the innermost. `layers` maps each stacked JAX tensor to torch's names, `others` are the
     JAX tensors without layers.
     """
     others, start, most = list(others), name, 0

@@ -1,5 +1,5 @@
-"""Tensors whose values were not, or wrongly, converted, paired by shape, name and order; and parameters that one side alone
-has."""
+"""Pairing of tensors with unconverted or wrongly converted values, by shape, name and order; and parameters of one side
+only."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -21,8 +21,10 @@ LAYOUTS: tuple[Layout, ...] = ("same", "transposed")
 
 
 def correct_layouts(known: Assignment) -> None:
-    """A tensor with another layout than the same tensor of other layers was transposed by mistake: a square one shows it in no
-    other way."""
+    """Correct the layout of tensors that have another layout than the same tensor of other layers.
+
+    Such a tensor was transposed by mistake; a square one shows this in no other way.
+    """
     layers: dict[tuple[str, TorchPiece], list[JaxPiece]] = {}
     for mine, (other, _) in known.pairs.items():
         layers.setdefault((blank(mine.label), _any_layer(other)), []).append(mine)
@@ -38,7 +40,7 @@ def correct_layouts(known: Assignment) -> None:
 
 
 def pair_by_place(known: Assignment, no_weights: Container[str]) -> None:
-    """Pairs of the weights that are left on both sides, if most of the model is known."""
+    """Pair the remaining weights of both sides, if most of the model is known."""
     ours = {one.label: one for one in known.open() if one.name not in no_weights}
     if len(ours) > len(known.pairs):
         return
@@ -58,7 +60,7 @@ def pair_by_place(known: Assignment, no_weights: Container[str]) -> None:
 
 
 def swapped(known: Assignment) -> list[str]:
-    """Tensors of which names, or most of the other layers, say plainly that they are not the same, in words."""
+    """Describe tensors that are paired against their names, or against most of the other layers."""
     beside: dict[tuple[str, str], list[tuple[JaxPiece, TorchPiece]]] = {}
     layers: dict[str, Counter[TorchPiece]] = {}
     for mine, (other, _) in known.pairs.items():
@@ -77,24 +79,24 @@ def swapped(known: Assignment) -> list[str]:
 
 
 def _any_layer(other: TorchPiece) -> TorchPiece:
-    """The same in each layer."""
+    """Piece without its layer's number: the same in every layer."""
     return other._replace(name=blank(other.name))
 
 
 def _elsewhere(mine: JaxPiece, other: TorchPiece, among: list[TorchPiece]) -> bool:
-    """Whether the name of another tensor beside torch's is plainly the one."""
+    """True if the name of another tensor beside torch's plainly matches."""
     uncle = parent(parent(other.name))
     return any(_same_module(mine.label, it.name) and parent(parent(it.name)) == uncle for it in among)
 
 
 def _same_module(ours: str, theirs: str) -> bool:
-    """Whether the modules around two tensors go by the same name; the number of a layer is none."""
+    """True if the modules around two tensors have the same name; a layer's number is not a name."""
     one, other = last(parent(ours)), last(parent(theirs))
     return same_word(one, other) and not one.isdigit()
 
 
 def _parts_left(known: Assignment) -> Iterator[TorchPiece]:
-    """The parts that are free of tensors of which others are known."""
+    """Yield the unpaired parts of tensors of which other parts are paired."""
     for name, taken in list(known.used.items()):
         for one in list(taken)[:1]:
             every = (Part(number, *one[1:]) for number in range(one.of))
@@ -106,7 +108,7 @@ def _kind(known: Assignment, mine: JaxPiece, other: TorchPiece) -> Kind:
 
 
 def _layouts_by_kind(known: Assignment) -> dict[Kind, Counter[Layout]]:
-    """The layouts of tensors of the same last names: a kernel, and a weight."""
+    """Count the layouts of paired tensors by their last names, such as kernel and weight."""
     found: dict[Kind, Counter[Layout]] = {}
     for mine, (other, layout) in known.pairs.items():
         found.setdefault(_kind(known, mine, other), Counter())[layout] += 1
@@ -114,13 +116,13 @@ def _layouts_by_kind(known: Assignment) -> dict[Kind, Counter[Layout]]:
 
 
 def _majority(votes: Counter[Any]) -> Any:
-    """What more than half of them have, or None."""
+    """Value that more than half of the votes have, or None."""
     layout, count = votes.most_common(1)[0]
     return layout if 2 * count > votes.total() else None
 
 
 def _layout(known: Assignment, mine: JaxPiece, other: TorchPiece, kinds: dict[Kind, Counter[Layout]]) -> Layout | None:
-    """From torch's tensor to jax's: as others of its names have it, or else the only one that fits; None if it cannot be."""
+    """Layout from torch's tensor to jax's: that of other tensors of these names, else the only one that fits, else None."""
     theirs, names = known.array(other), (blank(mine.label), blank(other.name))
     same: list[Layout] = [
         layout
@@ -147,26 +149,28 @@ Side = Literal["torch", "jax"]
 
 @dataclass(frozen=True)
 class OneSided:
-    """One of them."""
+    """A parameter that only one side has."""
 
     side: Side
-    """Which has it."""
+    """Side that has the parameter."""
     name: str
-    """There."""
+    """Name of the parameter on that side."""
     value: np.ndarray
     idle: bool = False
-    """Whether nothing that is compared depends on it."""
+    """True if nothing that is compared depends on the parameter."""
     JAX: ClassVar[str] = "jax "
 
     @property
     def key(self) -> str:
-        """Its name among torch's: of JAX's, one that torch cannot have."""
+        """Name among torch's names; jax's parameters get one that torch cannot have."""
         return self.name if self.side == "torch" else f"{self.JAX}{self.name}"
 
     @property
     def neutral(self) -> str:
-        """What it would have to be to change nothing: '0', '1' or 'the identity'. A vector whose name says nothing is what it
-        is next to."""
+        """Value at which the parameter changes nothing: '0', '1' or 'the identity'.
+
+        For a vector whose name does not tell, the nearer of 0 and 1.
+        """
         kind = kind_of(self.name, self.value.ndim)
         if kind == "matrix":
             return "the identity" if self.value.ndim == 2 and len(set(self.value.shape)) == 1 else "0"
@@ -176,17 +180,17 @@ class OneSided:
 
     @property
     def gap(self) -> np.ndarray:
-        """How far it is from that."""
+        """Difference from the neutral value."""
         plain = {"0": 0.0, "1": 1.0}
         return self.value - (plain[self.neutral] if self.neutral in plain else np.eye(len(self.value), dtype=self.value.dtype))
 
     @property
     def is_neutral(self) -> bool:
-        """Whether it changes nothing."""
+        """True if the parameter changes nothing."""
         return self.idle or not self.gap.any()
 
     def says(self, name: str | None = None) -> str:
-        """In words, of one or, by another name, of all layers."""
+        """Describe the parameter; `name` stands for it, if given, for example for all layers."""
         who = f"jax leaves out {name or self.name}" if self.side == "torch" else f"jax has {name or self.name}, torch has not"
         if self.idle:
             return f"{who}: nothing that is compared depends on it"
@@ -196,13 +200,15 @@ class OneSided:
 
 
 def one_sided(side: Side, names: Iterable[str], values: Mapping[str, np.ndarray]) -> list[OneSided]:
-    """Those of one side."""
+    """List these parameters of one side."""
     return [OneSided(side, name, np.asarray(values[name])) for name in names]
 
 
 def may_be_pairs(left: Mapping[str, np.ndarray], free: Mapping[str, np.ndarray], known: int) -> bool:
-    """Whether what is left of both sides may be the same tensors, unconverted or of another shape: some are of one size or of
-    one kind, or they are most of the model, of which `known` tensors are known."""
+    """True if the remaining tensors of both sides may be the same ones, unconverted or in another shape.
+
+    So it is if some have the same size or kind, or if they outnumber the `known` tensors.
+    """
 
     def sizes(arrays: Mapping[str, np.ndarray]) -> set[int]:
         return {array.size for array in arrays.values()}
@@ -214,7 +220,7 @@ def may_be_pairs(left: Mapping[str, np.ndarray], free: Mapping[str, np.ndarray],
 
 
 def told(found: Sequence[OneSided], every: Mapping[Side, Sequence[str]]) -> list[str]:
-    """Each in words, layers together; `every` has all names of each side."""
+    """Describe each parameter, layers together; `every` has all names of each side."""
     groups: dict[tuple[Side, str, bool], list[OneSided]] = {}
     for each in found:
         groups.setdefault((each.side, "" if each.idle else each.neutral, each.is_neutral), []).append(each)

@@ -1,7 +1,7 @@
-"""Which tensor of a JAX model is which of torch's: by rules, by values, by names and places, in this order.
+"""Identification of JAX tensors with torch tensors: by rules, by values, by names and places, in this order.
 
-The values may differ all the same. What is a weight, a copy of one that torch ties, a buffer, or the model's own constant is
-resolved, so that everything else can be compared on torch's values.
+The values may differ. Each tensor is identified as a weight, a copy of a weight that torch ties, a buffer, or the model's own
+constant, so that everything else can be compared on torch's values.
 """
 
 import difflib
@@ -27,29 +27,29 @@ from jaxformer.parity.trace.recorder import Arrays, TorchState
 from jaxformer.pytree import named_weights
 
 Names = Mapping[str, tuple[str, ...]]
-"""JAX name -> torch's, of every layer."""
+"""JAX name -> torch's names, one for each layer."""
 NO_RULES = Family("matched by values", {}, ())
 
 
 @dataclass(frozen=True)
 class Identified:
-    """A JAX model of which every tensor is known."""
+    """A JAX model in which every tensor is identified."""
 
     family: Family
     model: PyTree
-    """With torch's buffers."""
+    """JAX model with torch's buffers."""
     notes: tuple[str, ...]
-    """For the check of weights in the report."""
+    """Notes for the check of weights."""
     wrong: bool
-    """Whether buffers differ."""
+    """True if buffers differ by more than rounding."""
     tables: Arrays
-    """torch's buffers, and what it does not train, that JAX does not hold."""
+    """torch's buffers, and parameters that torch does not train, that JAX does not hold."""
     alone: tuple[OneSided, ...] = ()
-    """Parameters that one side does not have."""
+    """Parameters that only one side has."""
 
 
 def identify(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
-    """ConversionError where it is not sure which tensor is which."""
+    """Identify every tensor of a JAX model. Raises ConversionError if a tensor's partner is uncertain."""
     leaves, typed = on_host(named_weights(jax_model)), typed_constants(jax_model)
     ruled = by_rules(state, leaves, rules)
     reached = {it for names in ruled.values() for it in names}
@@ -77,7 +77,7 @@ def identify(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
     if (own or lost) and may_be_pairs(own, lost, len(found) + len(ruled)):
         if not rules.rules or any(not _torch_names(rules, name, leaf) for name, leaf in own.items()):
             raise ConversionError(_refusal(own, lost))
-        own, lost = {}, {}  # the rules are wrong, and the conversion says in what
+        own, lost = {}, {}  # the rules are wrong; the conversion reports how
     constants.note_missing({**state.buffers, **still})
     family = replace(
         _family(rules, found, ruled, leaves),
@@ -91,7 +91,7 @@ def identify(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
 
 
 def identify_shapes(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
-    """The same of a model that has shapes alone: rules say it all."""
+    """Identify the tensors of a model that has shapes only, by rules."""
     leaves = named_weights(jax_model)
     ruled = by_rules(state, leaves, rules)
     constants = ruled_buffers(state, leaves, rules, ruled)
@@ -107,15 +107,17 @@ def identify_shapes(state: TorchState, jax_model: PyTree, rules: Family) -> Iden
 
 
 def unused(state: TorchState, rules: Family, used: Container[str]) -> tuple[list[str], dict[str, np.ndarray]]:
-    """torch's weights that JAX has none of, but for those that the rules ignore; and apart, those that torch does not train:
-    JAX code may compute them."""
+    """Split torch's weights without a partner that the rules do not ignore: names of trained ones, and frozen ones by name.
+
+    Frozen weights are kept apart because JAX code may compute them.
+    """
     free = [name for name in state.weights if name not in used and rules.why_ignored(name) is None]
     still = {name: state.weights[name] for name in free if name in state.frozen}
     return [name for name in free if name not in still], still
 
 
 def by_rules(state: TorchState, leaves: Mapping[str, Any], rules: Family) -> Names:
-    """Of the JAX tensors that rules lead to one of torch's; of two that they lead to the same one, the first."""
+    """JAX tensors that rules lead to torch's tensors; of several that lead to the same one, the first."""
     known, ruled, taken = {*state.weights, *state.tied, *state.buffers}, {}, set()
     for name, leaf in leaves.items():
         names = _torch_names(rules, name, leaf)
@@ -127,7 +129,7 @@ def by_rules(state: TorchState, leaves: Mapping[str, Any], rules: Family) -> Nam
 
 
 def ruled_buffers(state: TorchState, leaves: Mapping[str, Any], rules: Family, ruled: Names) -> Constants:
-    """What rules lead to torch's buffers is no weight."""
+    """Pair the JAX tensors that rules lead to torch's buffers: they are not weights."""
     constants = Constants()
     for name, names in ruled.items():
         if set(names) <= set(state.buffers):
@@ -137,7 +139,7 @@ def ruled_buffers(state: TorchState, leaves: Mapping[str, Any], rules: Family, r
 
 
 def _torch_names(rules: Family, name: str, leaf: Any) -> tuple[str, ...]:
-    """torch's names of a JAX tensor by rules; none where there is no rule."""
+    """torch's names of a JAX tensor by rules; empty if no rule fits."""
     try:
         return tuple(rules.torch_names(name, leaf.shape[0] if rules.stacked(name) else 1))
     except ConversionError:
@@ -145,7 +147,7 @@ def _torch_names(rules: Family, name: str, leaf: Any) -> tuple[str, ...]:
 
 
 def _add_rules(known: Assignment, state: TorchState, rules: Family, ruled: Names) -> None:
-    """The pairs of rules are known: they tell where the rest lies."""
+    """Add the pairs that rules give; they help to place the rest."""
     for name, names in ruled.items():
         if set(names) <= {*state.weights, *state.tied}:
             rule = rules.rule(name)
@@ -158,7 +160,8 @@ def _add_rules(known: Assignment, state: TorchState, rules: Family, ruled: Names
 
 
 def _assign(known: Assignment, state: TorchState, typed: set[str], ruled: set[str]) -> None:
-    """Weights with weights first; then with what is not a weight by its type; then buffers; then what differs in values."""
+    """Pair weights with weights, then with JAX tensors that are not weights by type, then buffers, then tensors of other
+    values."""
     leaves, no_weights = known.jax, {*typed, *state.buffers}
     known.jax = {name: leaf for name, leaf in leaves.items() if name not in typed or name in ruled}
     _untie(known, state)
@@ -170,7 +173,7 @@ def _assign(known: Assignment, state: TorchState, typed: set[str], ruled: set[st
     match_summed(known)
     known.torch |= state.buffers
     known.resolve()
-    for mine, (other, _) in list(known.pairs.items()):  # a constant has the value of a buffer by chance, unless names agree
+    for mine, (other, _) in list(known.pairs.items()):  # constants equal buffers by chance unless names agree
         named = mine.name in typed or same_word(last(mine.name), last(other.name))
         if other.name in state.buffers and not named and known.fingerprint(mine).constant:
             known.remove(mine)
@@ -182,7 +185,7 @@ def _assign(known: Assignment, state: TorchState, typed: set[str], ruled: set[st
 
 
 def _untie(known: Assignment, state: TorchState) -> None:
-    """Where JAX has more than one tensor of the values of one that torch ties, all names of torch's count."""
+    """Add all of torch's names of a tied tensor whose values several JAX tensors hold."""
     tied = {known.fingerprint(TorchPiece(first)): first for first in set(state.tied.values())}
     count: dict[str, int] = {first: int(bool(known.used[first])) for first in tied.values()}
     for mine in known.open():
@@ -192,7 +195,7 @@ def _untie(known: Assignment, state: TorchState) -> None:
 
 
 def _first_of_several(known: Assignment, state: TorchState, free: list[str], left: Mapping[str, np.ndarray]) -> dict[str, Rule]:
-    """Where several JAX tensors hold the values of one weight that torch has once: the rule of the first."""
+    """Rule for the first of several JAX tensors that hold the values of one torch weight."""
     firsts = {}
     for name in free:
         theirs = state.weights[name]
@@ -203,8 +206,10 @@ def _first_of_several(known: Assignment, state: TorchState, free: list[str], lef
 
 
 def _copies(known: Assignment, state: TorchState, left: Mapping[str, np.ndarray]) -> dict[str, tuple[Rule, str]]:
-    """What holds the values of a weight that another JAX tensor has already, where torch has no name for it: the rule, by a
-    name of its own, and torch's name."""
+    """Rules for JAX tensors that copy a weight which another JAX tensor holds and for which torch has no further name.
+
+    Each rule has a torch name of its own and comes with torch's name of the weight.
+    """
     copies = {}
     for name, leaf in left.items():
         for first, theirs in state.weights.items():
@@ -216,7 +221,7 @@ def _copies(known: Assignment, state: TorchState, left: Mapping[str, np.ndarray]
 
 
 def _family(rules: Family, found: Mapping[str, Rule], ruled: Names, leaves: Mapping[str, np.ndarray]) -> Family:
-    """The rules, and before them those that were found; the rules alone where these would change what rules say."""
+    """Combine the rules with those found, which come first; the given rules alone if the new ones would change their effect."""
     own = as_family(found)
     more = tuple(replace(rule, torch=by_layer(rule)) for rule in own.rules)
     stacks = {**rules.stacks, **{start: each for start, each in own.stacks.items() if start not in rules.stacks}}
@@ -228,7 +233,7 @@ def _family(rules: Family, found: Mapping[str, Rule], ruled: Names, leaves: Mapp
 
 
 def _tie_notes(found: Mapping[str, Rule], ruled: Names, tied: Mapping[str, str]) -> list[str]:
-    """Which copies train apart."""
+    """Describe copies of a tied tensor: they train apart."""
     names, notes = {**ruled, **{name: torch_names(rule) for name, rule in found.items()}}, []
     for first in dict.fromkeys(tied.values()):
         ours = [name for name, them in names.items() if any(tied.get(it, it) == first for it in them)]
@@ -250,7 +255,7 @@ def _notes(rules: Family, found: Mapping[str, Rule], ruled: Names, against: list
 
 
 def _refusal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> str:
-    """What is left, with the nearest name and the shapes."""
+    """Message about the remaining tensors, with the nearest name and the shapes."""
     side, left, others = ("JAX", ours, theirs) if ours else ("torch", theirs, ours)
     tensors, name = count(len(left), f"{side} tensor"), next(iter(left))
     if not theirs:

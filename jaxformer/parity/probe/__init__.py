@@ -1,1 +1,1 @@
-"""Excited parameters and adversarial inputs, which hide no bug."""
+"""Probes that hide no bug: excited parameters and adversarial inputs."""

@@ -1,5 +1,7 @@
-"""Adversarial inputs: padding, repeated ids and a large mean; pictures and sounds whose sizes differ along
-each axis; and how long an input has to be to pass a model's windows and tables."""
+"""Adversarial inputs: padding, repeated ids and a large mean; images and audio whose sizes differ along each axis.
+
+Also the input lengths that exceed a model's sliding windows and position tables.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,22 +12,22 @@ from jaxformer.errors import InputError, type_of
 from jaxformer.validation.fields import check_seed, check_size
 
 SHIFT = 50.0
-"""The mean of one row of hidden states: a variance that is computed as E[x^2] - E[x]^2 loses its digits there."""
+"""Mean of one row of hidden states: a variance computed as E[x^2] - E[x]^2 loses its digits there."""
 
 
 BEYOND = 9
-"""So many tokens further than the longest window."""
+"""Number of tokens by which a probe exceeds the longest window."""
 
 
 def probe(
     vocab: int | None = None, batch: int = 5, length: int = 66, seed: int = 0, pad: int = 0, *, width: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Adversarial inputs `B T`, and which of their positions are real: `ids, valid = probe(vocab=50257)`.
+    """Return adversarial inputs `B T` and the mask of their real positions: `ids, valid = probe(vocab=50257)`.
 
-    Row 1 is padded on the right, row 2 on the left, the last one everywhere. With `vocab`, int32 ids below it; the id `pad`
-    is where padding is and inside the text too, and ids are repeated. With `width`, float32 hidden states `B T width`, those
-    of the first row with a mean of 50; padding is noise, on which no output may depend. Feed `valid` to a model that takes a
-    mask, and leave it out of the inputs of one that does not. InputError or ConfigError for sizes or ids that do not fit.
+    Row 1 is padded on the right, row 2 on the left, the last row everywhere. With `vocab`, the inputs are int32 ids below it;
+    the id `pad` fills the padding and also occurs inside the text, and ids are repeated. With `width`, they are float32 hidden
+    states `B T width`, the first row with a mean of 50; padding is noise, on which no output may depend. Pass `valid` to a
+    model that takes a mask, and leave it out for one that does not. InputError or ConfigError for sizes or ids that do not fit.
     """
     if (vocab is None) == (width is None):
         raise InputError(f"probe has vocab = {vocab} and width = {width}; give one of them: vocab for ids, width for states")
@@ -51,10 +53,10 @@ def probe(
 
 
 def probe_config(config: Any, batch: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The `probe` of a model with this configuration, a mapping or an object: `ids, valid = probe_config(model.config)`.
+    """Return the `probe` of a model with this configuration, a mapping or an object: `ids, valid = probe_config(model.config)`.
 
-    Its ids are below `vocab_size`, the padding is `pad_token_id`, and its rows are longer than the windows and the context
-    before a rotary scaling; a learned table of positions is used to its end. InputError where there is no `vocab_size`.
+    Ids are below `vocab_size`, padding is `pad_token_id`, and rows are longer than the sliding windows and the context before a
+    rotary scaling; a learned table of positions is used to its end. InputError if there is no `vocab_size`.
     """
     held = dict(settings(config))
     if (vocab := held.get("vocab_size")) is None:
@@ -67,13 +69,13 @@ def probe_config(config: Any, batch: int = 5, seed: int = 0) -> tuple[np.ndarray
 
 
 CONSTANT = 0.5
-"""The value of a picture without contrast, whose variance is 0: there an epsilon decides."""
+"""Value of an image without contrast, whose variance is 0: there an epsilon decides."""
 
 
 def probe_image(batch: int = 3, channels: int = 3, height: int = 48, width: int = 64, seed: int = 0) -> np.ndarray:
-    """Adversarial pictures `B C H W`, float32: `pixels = probe_image()`.
+    """Return adversarial images `B C H W`, float32: `pixels = probe_image()`.
 
-    Height and width differ, so that no axis is taken for the other. The first picture has a mean of 50, the last one is
+    Height and width differ, so that the two axes cannot be confused. The first image has a mean of 50, the last one is
     constant. InputError or ConfigError for sizes that do not fit.
     """
     check_size("batch", batch, least=3)
@@ -87,10 +89,10 @@ def probe_image(batch: int = 3, channels: int = 3, height: int = 48, width: int 
 
 
 def probe_audio(batch: int = 4, length: int = 1603, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Adversarial sounds `B T`, float32, and which of their samples are real: `waves, valid = probe_audio()`.
+    """Return adversarial audio `B T`, float32, and the mask of its real samples: `waves, valid = probe_audio()`.
 
-    The length is odd, so that a stride leaves samples over. The first sound has a mean of 50, the second is shorter, the last
-    one is silent; padding is 0. InputError or ConfigError for sizes that do not fit.
+    The length is odd, so that strides leave samples over. The first sound has a mean of 50, the second is shorter, the last one
+    is silent; padding is 0. InputError or ConfigError for sizes that do not fit.
     """
     check_size("batch", batch, least=4)
     check_size("length", length, least=4)
@@ -103,21 +105,21 @@ def probe_audio(batch: int = 4, length: int = 1603, seed: int = 0) -> tuple[np.n
 
 
 PASSED = ("sliding_window", "window_size", "attention_window", "local_attention", "attention_chunk_size")
-"""Settings that say how many tokens a query sees."""
+"""Settings that limit how many tokens a query sees: sliding windows and attention chunks."""
 ORIGINAL = ("original_max_position_embeddings",)
-"""Behind so many tokens, rotary positions are scaled."""
+"""Settings for the context length after which rotary positions are scaled."""
 DISTANCES = ("relative_attention_max_distance", "max_distance")
-"""From there on, all distances share a bias."""
+"""Settings for the distance from which all relative positions share a bias."""
 ROTARY = ("rope_theta", "rope_scaling", "rope_parameters", "rotary_emb_base", "rotary_dim", "partial_rotary_factor")
 TABLES = ("max_position_embeddings", "n_positions", "max_source_positions")
-"""Settings that say how many positions a learned table has."""
+"""Settings for the number of positions in a learned table."""
 INSIDE = ("text_config", "rope_scaling", "rope_parameters", "encoder", "decoder", "layers")
 LARGEST = 2**20
-"""A larger number means: no end."""
+"""Values from here on mean that there is no limit."""
 
 
 def limits_of(config: Any) -> dict[str, int]:
-    """Setting -> the number of tokens that an input has to exceed for the setting to show."""
+    """Return setting -> the number of tokens that an input has to exceed for the setting to have an effect."""
     found = {}
     for name, value in settings(config):
         if name in (*PASSED, *ORIGINAL, *DISTANCES) and type(value) is int and 0 < value < LARGEST:
@@ -126,7 +128,7 @@ def limits_of(config: Any) -> dict[str, int]:
 
 
 def table_of(config: Any) -> int | None:
-    """How many positions a model has; None where they are computed."""
+    """Return the number of positions in a model's learned table; None if positions are computed."""
     held = dict(settings(config))
     if any(held.get(name) for name in ROTARY) or any(name in held for name in DISTANCES):
         return None
@@ -134,7 +136,7 @@ def table_of(config: Any) -> int | None:
 
 
 def settings(config: Any) -> Iterator[tuple[str, Any]]:
-    """Of a configuration, a mapping or an object, and of those inside of it."""
+    """Yield the names and values of a configuration, a mapping or an object, and of the nested ones in `INSIDE`."""
     held = config if isinstance(config, Mapping) else getattr(config, "__dict__", {})
     for name, value in held.items():
         yield str(name), value
@@ -143,8 +145,8 @@ def settings(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def never_passed(model: Any, inputs: tuple[np.ndarray, ...]) -> list[str]:
-    """'sliding_window = 4096: the longest input has 17 tokens', for each window of a torch model that no input is longer
-    than."""
+    """Describe each window of a torch model that no input exceeds: 'sliding_window = 4096: the longest input has 17 tokens,
+    which is not more'."""
     lengths = [array.shape[1] for array in inputs if array.ndim == (2 if array.dtype.kind in "iub" else 3)]
     found: dict[str, int] = {}
     for module in model.modules():

@@ -22,14 +22,15 @@ Kind = Literal["gain", "bias", "table", "matrix"]
 
 
 def excite(model: Any, seed: int) -> Any:
-    """A copy with gains 1 + 0.3 n, biases 0.3 n, embeddings 0.5 n and matrices n / sqrt(fan_in), n from a normal distribution.
+    """Return a copy with gains 1 + 0.3 n, biases 0.3 n, embeddings 0.5 n and matrices n / sqrt(fan_in), where n is standard
+    normal.
 
     `model` is a torch module, a Flax NNX module, the variables or the parameters of a Flax Linen module, or another pytree of
-    arrays. The kind of a parameter follows from its name, in torch also from its module; otherwise one axis is a bias.
-    All values are float32 numbers, of the parameter's own type. Tied weights stay tied. torch's running statistics become
-    means 0.3 n and variances exp(0.3 n). Whatever else is not a float parameter (buffers, random keys, integers)
-    stays, and so does a table that torch does not train while it trains others, as of sinusoids: a port may compute it.
-    InputError for what holds no arrays.
+    arrays. The kind of a parameter follows from its name, in torch also from its module; otherwise a parameter with one axis is
+    a bias. All values are float32 numbers, in the parameter's own dtype. Tied weights stay tied. torch's running statistics
+    become means 0.3 n and variances exp(0.3 n). Everything that is not a float parameter (buffers, random keys, integers)
+    stays, and so does a table, such as of sinusoids, that torch does not train while it trains other parameters: a port may
+    compute it. InputError if the model holds no arrays.
     """
     check_seed(seed)
     rng = np.random.default_rng(seed)
@@ -56,7 +57,7 @@ def excite(model: Any, seed: int) -> Any:
 
 
 def is_torch(model: Any) -> bool:
-    """Whether it is a torch module; torch is not imported to find out."""
+    """True if the model is a torch module; torch is not imported to find out."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
 
@@ -87,7 +88,7 @@ def _value(kind: Kind, noise: np.ndarray | float, fan_in: int) -> np.ndarray:
 
 
 def kind_of(name: str, rank: int) -> Kind:
-    """By the last part of the name; otherwise by the number of axes."""
+    """Return the kind of a parameter by the last part of its name, else by its number of axes."""
     last = name.rpartition(".")[2].lower()
     if "bias" in last or last in ("beta", "b"):
         return "bias"
@@ -99,7 +100,8 @@ def kind_of(name: str, rank: int) -> Kind:
 
 
 def _fan_in(name: str, shape: tuple[int, ...]) -> int:
-    """Flax: the axes before the last one; the projections to heads `D N H` and stacked layers have one of them."""
+    """Return the fan-in of a Flax parameter: the product of all axes but the last; projections to heads `D N H` and stacked
+    layers count a single axis."""
     if len(shape) < 2:
         return 1
     if STACKED in name or len(shape) == 2:
@@ -109,7 +111,7 @@ def _fan_in(name: str, shape: tuple[int, ...]) -> int:
 
 
 def _torch_kind(name: str, owner: Any, shape: tuple[int, ...]) -> Kind:
-    """By the class of the module that owns it; by the name where the class is not known."""
+    """Return the kind of a torch parameter by the class of its module; by its name if the class is not known."""
     found, known = kind_of(name, len(shape)), type(owner).__name__
     if found != "bias" and known.endswith(("Norm", "Norm1d", "Norm2d", "Norm3d")):
         return "gain"
@@ -117,7 +119,8 @@ def _torch_kind(name: str, owner: Any, shape: tuple[int, ...]) -> Kind:
 
 
 def _torch_fan_in(owner: Any, shape: tuple[int, ...]) -> int:
-    """The last axis; transformers' Conv1D keeps (in, out), and a convolution sums over its window too."""
+    """Return the fan-in of a torch parameter: the last axis; the first for transformers' Conv1D, which stores (in, out). A
+    convolution sums over its window too."""
     if len(shape) < 2:
         return 1
     if type(owner).__name__ == "Conv1D":
@@ -128,6 +131,6 @@ def _torch_fan_in(owner: Any, shape: tuple[int, ...]) -> int:
 
 
 def frozen_in(model: Any) -> frozenset[str]:
-    """Names of the parameters that are not trained; none where all of them are so, as for inference."""
+    """Return the names of the parameters that are not trained; empty if none is trained, as for inference."""
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     return frozenset(name for name, it_is in trained.items() if not it_is) if any(trained.values()) else frozenset()

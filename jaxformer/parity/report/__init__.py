@@ -1,1 +1,1 @@
-"""What a comparison found, and how people look at it."""
+"""Comparison reports: data, text, Markdown, JSON, HTML and plots."""

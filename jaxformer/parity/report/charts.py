@@ -1,4 +1,4 @@
-"""The plots of the page, as SVG: error over depth, over position and over training steps, and the heads' strips."""
+"""SVG plots of the HTML report: error over depth, over position and over training steps, and heat strips of attention heads."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -9,28 +9,28 @@ from jaxformer.parity.report.html_elements import Markup, code, tag, together
 from jaxformer.parity.report.text import figure, rank
 
 LEFT, RIGHT = 52.0, 14.0
-"""Margins of a plot: the numbers stand in the left one."""
+"""Margins of a plot; tick labels stand in the left one."""
 BAND = 18.0
-"""How far zero is below the lowest power of ten, and infinity above the highest."""
+"""Distance of zero below the lowest power of ten, and of infinity above the highest."""
 LOWEST, HIGHEST = -20, 8
-"""Powers of ten; smaller and larger errors are drawn at the ends."""
+"""Exponents of the smallest and largest power of ten; errors beyond them are drawn at the ends."""
 EXPONENTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class LogAxis:
-    """Powers of ten from `low` to `high`, and where these two are drawn."""
+    """Logarithmic axis: powers of ten from `low` to `high`, drawn between the heights `bottom` and `top`."""
 
     low: int
     high: int
     top: float
     bottom: float
     infinite: bool = False
-    """Whether something is at infinity."""
+    """True if there are values at infinity."""
 
     @classmethod
     def over(cls, values: Iterable[float], *, top: float, bottom: float) -> "LogAxis":
-        """One that holds all values, a few powers of ten at the least, between two heights."""
+        """Return an axis that holds all values and at least three powers of ten, between two heights."""
         given = list(values)
         finite = [abs(value) for value in given if math.isfinite(value) and value]
         infinite = any(not math.isfinite(value) for value in given)
@@ -39,7 +39,7 @@ class LogAxis:
         return cls(min(low, HIGHEST - 3), max(high, low + 3), top + (BAND if infinite else 0), bottom - BAND, infinite)
 
     def y(self, value: float) -> float:
-        """Where a value is drawn; NaN is with infinity."""
+        """Return the height of a value; NaN is drawn at infinity."""
         if not math.isfinite(value):
             return self.top - BAND
         if value == 0:
@@ -49,11 +49,11 @@ class LogAxis:
 
     @property
     def zero(self) -> float:
-        """The height of zero."""
+        """Height of zero."""
         return self.bottom + BAND
 
     def grid(self, width: float) -> Markup:
-        """Lines across the plot with their numbers."""
+        """Draw labelled lines across the plot."""
         every = next((n for n in (1, 2, 4) if (self.high - self.low) / n <= 6), 8)
         marks = [
             (float(f"1e{e}"), f"10{str(e).translate(EXPONENTS)}") for e in range(self.low, self.high + 1) if e % every == 0
@@ -64,7 +64,7 @@ class LogAxis:
 
 @dataclass(frozen=True)
 class LinearAxis:
-    """Finite values between two heights."""
+    """Linear axis: finite values between two heights."""
 
     low: float
     high: float
@@ -73,23 +73,23 @@ class LinearAxis:
 
     @classmethod
     def over(cls, values: Iterable[float], *, top: float, bottom: float) -> "LinearAxis":
-        """One that holds them all."""
+        """Return an axis that holds all values."""
         given = list(values)
         low, high = min(given, default=0.0), max(given, default=1.0)
         return cls(low, high if high > low else low + 1, top, bottom)
 
     def y(self, value: float) -> float:
-        """Where a value is drawn."""
+        """Return the height of a value."""
         return self.bottom - (value - self.low) / (self.high - self.low) * (self.bottom - self.top)
 
     def grid(self, width: float) -> Markup:
-        """Five lines across the plot with their numbers."""
+        """Draw five labelled lines across the plot."""
         marks = [self.low + part / 4 * (self.high - self.low) for part in range(5)]
         return together(*(rule(self.y(mark), f"{mark:.4g}", width) for mark in marks))
 
 
 def rule(y: float, label: str, width: float) -> Markup:
-    """One line of a grid."""
+    """Draw one grid line with its label."""
     return together(
         tag("line", class_="grid", x1=LEFT, x2=width - RIGHT, y1=y, y2=y),
         tag("text", label, class_="tick", x=LEFT - 8, y=y + 4, text_anchor="end"),
@@ -97,26 +97,26 @@ def rule(y: float, label: str, width: float) -> Markup:
 
 
 def tolerance_line(y: float, width: float) -> Markup:
-    """Errors below it count as equal."""
+    """Draw the tolerance: errors below this line count as equal."""
     return tag("line", class_="noise", x1=LEFT, x2=width - RIGHT, y1=y, y2=y)
 
 
 def path(xs: Iterable[float], ys: Iterable[float]) -> str:
-    """A broken line through points."""
+    """Return the SVG path of a polyline through points."""
     return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
 
 
 WIDTH, HEIGHT = 720.0, 260.0
 NARROWEST = 600.0
-"""A plot this narrow is not made smaller, but moved sideways."""
+"""Minimum width of a plot in pixels; narrower windows scroll it sideways."""
 COLUMN = 7.0
-"""The narrowest column of a call."""
+"""Minimum width of a call's column."""
 TOP = 26.0
-"""Room above a plot, for a name."""
+"""Free space above a plot, for a module's name."""
 FOOT = 26.0
-"""Room below it, for the numbers of its horizontal axis."""
+"""Free space below a plot, for the labels of its horizontal axis."""
 COLUMNS = 240
-"""At most so many positions are drawn one by one; beyond that, a step stands for several, at their largest error."""
+"""Maximum number of steps in a plot over positions; with more positions, a step shows the largest error of several."""
 
 
 def depth(
@@ -128,9 +128,10 @@ def depth(
     own: Callable[[Module], float | None],
     says: Callable[[Module], str],
 ) -> Markup:
-    """A column for each call, in order: a line through the errors of the normal run, a stem for each module's own.
+    """Draw a column for each call, in order: a line through the errors of the normal run, and a stem for each module's own
+    error.
 
-    `normal` and `own` give them, None where there is none; `says` gives what is read out where one points.
+    `normal` and `own` return the errors of a module, None if there is none; `says` returns the column's tooltip.
     """
     width = max(WIDTH, LEFT + RIGHT + COLUMN * len(modules))
     step = (width - LEFT - RIGHT) / len(modules)
@@ -161,7 +162,7 @@ def depth(
 
 
 def positions(module: Module, tolerance: float) -> Markup:
-    """The error of a module's output at each position."""
+    """Draw the error of a module's output at each position."""
     size = math.ceil(len(module.positions) / COLUMNS)
     starts = range(0, len(module.positions), size)
     values = [max(module.positions[i : i + size], key=rank) for i in starts]
@@ -180,7 +181,7 @@ def positions(module: Module, tolerance: float) -> Markup:
 
 
 def position_words(module: Module, tolerance: float) -> str:
-    """Where the largest error is, and where the first one over the tolerance."""
+    """Describe the position of the largest error, and the first position over the tolerance."""
     worst = max(range(len(module.positions)), key=lambda i: rank(module.positions[i]))
     over = [i for i, value in enumerate(module.positions) if not value <= tolerance]
     says = f"Largest {figure(module.positions[worst])} at position {worst}; "
@@ -190,7 +191,7 @@ def position_words(module: Module, tolerance: float) -> str:
 
 
 def training_curves(steps: Sequence[Step]) -> tuple[Markup, Markup]:
-    """torch's loss, where it is finite; and the errors of the loss and of the parameters."""
+    """Draw torch's loss where it is finite, and the errors of the loss and of the parameters."""
     first, span = steps[0].number, max(steps[-1].number - steps[0].number, 1)
     xs = [LEFT + (step.number - first) / span * (WIDTH - LEFT - RIGHT) for step in steps]
     numbers = together(*(_number(xs[i], steps[i].number) for i in sorted({0, len(steps) // 2, len(steps) - 1})))
@@ -218,7 +219,7 @@ def training_curves(steps: Sequence[Step]) -> tuple[Markup, Markup]:
 
 
 def heat_strips(modules: Sequence[Module], tolerance: float) -> Markup:
-    """A strip for each attention, with a cell for each head: the hotter, the further over the tolerance."""
+    """Draw a strip for each attention module with a cell for each head: the hotter, the further over the tolerance."""
     most = max(len(module.heads) for module in modules)
     numbers = [tag("th", str(head), scope="col") for head in range(most)]
     rows = []
@@ -237,7 +238,7 @@ def heat_strips(modules: Sequence[Module], tolerance: float) -> Markup:
 
 
 def _heat(error: float, tolerance: float) -> float:
-    """0 within the tolerance, then 0.15 to 1, which is an error of 1 or more."""
+    """Return the heat of an error: 0 within the tolerance, else 0.15 to 1; 1 is an error of 1 or more."""
     if error <= tolerance:
         return 0.0
     measurable = math.isfinite(error) and 0 < tolerance < 1
@@ -276,7 +277,7 @@ def _stem(x: float, value: float | None, axis: LogAxis) -> Markup:
 
 
 def _name(module: Module, x: float, width: float) -> Markup:
-    """A module's name above its column."""
+    """Draw a module's name above its column."""
     anchor, by = ("start", 4) if x < width / 2 else ("end", -4)
     return together(
         tag("line", class_="pointer", x1=x, x2=x, y1=4.0, y2=TOP + BAND),

@@ -1,4 +1,4 @@
-"""What a comparison found, as data: its checks, the errors of each module, the diverging ones, the verdict."""
+"""Result of a comparison as data: its checks, the errors of each module, the diverging modules, the verdict."""
 
 import re
 from collections.abc import Iterable
@@ -9,112 +9,117 @@ from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report.summarize import alike, say_alike
 
 Status = Literal["equal", "different", "failed", "n/a", "warning"]
-"""'n/a': there is nothing that the check applies to. 'warning': both sides are judged without it, and the user has to know."""
+"""Result of a check. 'n/a': there is nothing that the check applies to. 'warning': both sides are judged without this check,
+and the user has to know."""
 SILENT = ("n/a", "warning")
-"""Those that do not count in the verdict."""
+"""Statuses that do not count in the verdict."""
 EXIT_CODES: dict[Status, int] = {"equal": 0, "different": 1, "failed": 2}
 ON_TORCHS = "torch's are used below"
-"""What the check of weights says where they differ: the rest runs on torch's."""
+"""Suffix of the weights check's finding if weights differ: the rest of the comparison runs on torch's weights."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The result of one check."""
+    """Result of one check."""
 
     name: str
     status: Status
     says: str
-    """What it found, in one line."""
+    """Finding in one line."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a cause is about: an operation of torch's code, a module, a tensor, a setting, an input, one of its arrays."""
+    """Object of a cause: an operation of torch's code, a module, a tensor, a setting, an input, or one of a module's arrays."""
 
     label: str
-    """'`q * cos` (rope.py:12)', 'layers.*.norm.eps'"""
+    """Name in words: '`q * cos` (rope.py:12)', 'layers.*.norm.eps'."""
     file: str = ""
-    """Of the source, if it is an operation of the code."""
+    """Source file, if the target is an operation of the code."""
     line: int = 0
     column: int = 0
-    """Where it begins in the line, counted in bytes."""
+    """Start of the operation in its line, counted in bytes."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One change of what torch does that gives what jax does, as data."""
+    """Mutation of what torch computes that reproduces jax's array, as data."""
 
     operator: str
-    """What kind of change it is: 'arguments', 'masks', 'rotary'."""
+    """Mutation operator: 'arguments', 'masks', 'rotary'."""
     change: str
-    """Which change of the operator's, as 'axes.reduced'."""
+    """Mutation within the operator, such as 'axes.reduced'."""
     targets: list[Target]
-    """Of torch's."""
+    """Mutated objects on torch's side."""
     args: dict[str, Any]
-    """What is otherwise, by names: numbers, texts, switches and lists of these."""
+    """Mutated settings by name: numbers, texts, switches and lists of these."""
     value: float | None
-    """The number that was solved for, if one was; infinite where it is left out."""
+    """Solved free parameter, if there is one; infinite if it is left out."""
     residual: float | None
-    """relL2 of what it gives and jax's array; None where the arrays are the same."""
+    """relL2 between the mutation's result and jax's array; None if the two are identical."""
     certainty: str
-    """'exact'; 'float32': but for its rounding; 'ambiguous': other numbers fit too; 'integers': other changes may give them."""
+    """Certainty of the cause: 'exact'; 'float32': exact but for float32's rounding; 'ambiguous': other numbers fit too;
+    'integers': other mutations may give the same integers."""
     says: str
-    """In words."""
+    """Description in words."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """One call of a module that both sides have."""
+    """One call of a module that exists on both sides."""
 
     jax: str
-    """Its path in the JAX model; '' for the model itself."""
+    """Path in the JAX model; '' for the model itself."""
     torch: str
     propagated: Error
-    """Of its output in the normal run, where errors of earlier modules reach it."""
+    """Error of the output in the normal run, which errors of earlier modules reach."""
     local: Error
-    """The largest that its own code makes when it is given torch's values."""
+    """Largest error that the module's own code makes when it is given torch's values."""
     what: str
-    """Where the local error is: 'output', or 'input of x' for what it hands to its child x."""
+    """Place of the local error: 'output', or 'input of x' for what the module hands to its child x."""
     diverging: bool
-    """Whether its local error is over the tolerance, forwards or backwards, and changes a result."""
+    """True if the local error is over the tolerance, forward or backward, and changes a result."""
     cause: str = ""
-    """Why it diverges; '' where it is not known."""
+    """Cause of the divergence in words; '' if unknown."""
     causes: list[Cause] = field(default_factory=list)
-    """The same as data: the plainest first, and those that give as much. Empty where a check of its own tells the cause."""
+    """Candidate causes as data: the plainest first, then others with the same result. Empty if a dedicated check tells the
+    cause."""
     gradient: Error | None = None
-    """Of the gradient that comes back to its output in the normal run."""
+    """Error of the gradient that comes back to the output in the normal run."""
     local_gradient: Error | None = None
-    """The largest of the gradients that its own code sends back when it is given torch's values and gradients."""
+    """Largest error of the gradients that the module's own code sends back when it is given torch's values and gradients."""
     positions: list[float] = field(default_factory=list)
-    """relL2 of its output at each position: along axis 1 of arrays with 3 axes or more."""
+    """relL2 of the output at each position: along axis 1 of arrays with 3 axes or more."""
     heads: list[float] = field(default_factory=list)
     """relL2 of what each attention head computes from torch's values."""
     source: str = ""
-    """Line of its JAX code, as 'port.py:12': where it begins, where a library's module is called, or where a tap stands."""
+    """Line of the JAX code, such as 'port.py:12': where the module's code begins, where a library's module is called, or where
+    a tap is."""
     float32: bool = False
-    """Whether no cause is known, and a constant that one side rounds to float32 may be the cause."""
+    """True if no cause is known, and a constant that one side rounds to float32 may be the cause."""
     looks: str = ""
-    """Where no cause is known: what was tried, and what the difference looks like."""
+    """Diagnostics if no cause is known: the mutations tried, and a description of the difference."""
     shared: bool = False
-    """Whether its own code differs without changing a result: a neighbour does a part of its work."""
+    """True if the module's own code differs without changing a result: a neighbour does part of its work."""
 
     behind: str = ""
-    """Another one before it whose difference may come to what it computes, which is not seen: so it is not accused."""
+    """Earlier module whose difference may reach this one's computation unseen; this module is then not accused. '' if there is
+    none."""
 
     @property
     def name(self) -> str:
-        """Its path in the JAX model, or 'the model'."""
+        """Path in the JAX model, or 'the model'."""
         return self.jax or "the model"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One error of a diverging module that is over its tolerance."""
+    """Error of a diverging module that is over its tolerance."""
 
     where: str
-    """'output', 'input of x', or 'gradient'."""
+    """Place of the error: 'output', 'input of x', or 'gradient'."""
     measure: str
-    """'relL2' or 'max/rms'."""
+    """Error measure: 'relL2' or 'max/rms'."""
     error: float
     tolerance: float
 
@@ -124,10 +129,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Group:
-    """Diverging modules with the same name but for layer numbers, and the same cause."""
+    """Diverging modules whose names differ only in layer numbers, with the same cause."""
 
     name: str
-    """Of all of them."""
+    """Common name of the modules."""
     first: Module
 
 
@@ -137,45 +142,45 @@ class Step:
 
     number: int
     loss: float
-    """torch's."""
+    """torch's loss."""
     loss_error: float
-    """Relative."""
+    """Relative error of jax's loss."""
     parameter_error: float
-    """The largest max/rms among the parameters; null gradients are left out."""
+    """Largest max/rms among the parameters, null gradients left out."""
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that a comparison found, and the verdict that follows from it."""
+    """All findings of a comparison, and the verdict that follows from them."""
 
     tier: str
     tolerance: float
-    """The largest relL2 that counts as equal."""
+    """Largest relL2 that counts as equal."""
     stages: list[Stage] = field(default_factory=list)
     modules: list[Module] = field(default_factory=list)
-    """In torch's call order."""
+    """Module calls in torch's order."""
     steps: list[Step] = field(default_factory=list)
-    """Of training."""
+    """Steps of training."""
     jax_only: list[str] = field(default_factory=list)
-    """Calls that were not compared by themselves: the other side has none with the same parameters."""
+    """Calls that were not compared by themselves: the other side has no call with the same parameters."""
     torch_only: list[str] = field(default_factory=list)
     taps: list[str] = field(default_factory=list)
     """jax's taps that were compared with nothing, in words."""
     not_covered: list[str] = field(default_factory=list)
-    """What this run could not judge."""
+    """Parts of the model and inputs that this run could not judge."""
     environment: dict[str, str] = field(default_factory=dict)
     traceback: str = ""
-    """Of the error that ended the comparison, if one did."""
+    """Traceback of the error that ended the comparison, if any."""
 
     @property
     def diverging(self) -> list[Module]:
-        """Those that give other values come first, then those that only send back other gradients."""
+        """Diverging modules: first those with other values, then those that only send back other gradients."""
         found = [module for module in self.modules if module.diverging]
         return sorted(found, key=lambda module: module.local.relative <= module.local.allowed("activation")[0])
 
     def groups(self, modules: Iterable[Module]) -> list[Group]:
-        """Modules whose names differ only in layer numbers, together: of one cause, or, without one, over the tolerance at the
-        same places."""
+        """Group modules whose names differ only in layer numbers, by cause, or, if none is known, by the places that are over
+        the tolerance."""
         found: dict[tuple[str, ...], list[Module]] = {}
         for module in modules:
             cause, places = re.sub(r" \(residual [^)]*\)", "", module.cause), (each.where for each in self.findings(module))
@@ -183,7 +188,7 @@ class ReportData:
         return [Group(say_alike([module.name for module in those]), those[0]) for those in found.values()]
 
     def findings(self, module: Module) -> list[Finding]:
-        """What is over the tolerance in a diverging module: its values, its gradients, or both."""
+        """Return the errors over tolerance of a diverging module: of its values, its gradients, or both."""
         tolerance, backward = module.local.allowed("activation")[0], module.local_gradient
         forward = Finding(module.what or "output", "relL2", module.local.relative, tolerance)
         if backward is None or backward.peak <= (peak := backward.allowed("gradient")[1]):
@@ -192,37 +197,37 @@ class ReportData:
         return [*wrong, Finding("gradient", "max/rms", backward.peak, peak)]
 
     def reason(self, module: Module) -> str:
-        """A diverging module's cause; where none is known, its findings."""
+        """Return a diverging module's cause, or its findings if no cause is known."""
         hint = " (float32's size: does a side hold a constant in float32, as torch does its buffers?)" if module.float32 else ""
         looks = f" ({module.looks})" if module.looks else ""
         return module.cause or "; ".join(map(str, self.findings(module))) + hint + looks
 
     @property
     def status(self) -> Status:
-        """The worst of the stages that apply."""
+        """Worst status of the stages that apply."""
         found = {stage.status for stage in self.stages} - {*SILENT}
         return "equal" if found == {"equal"} else "different" if found <= {"equal", "different"} and found else "failed"
 
     @property
     def other_weights(self) -> str:
-        """What is said of weights that differ, in front of the modules: these were compared on torch's; '' where none do."""
+        """Prefix of the verdict if weights differ: the modules were compared on torch's weights; '' if they do not."""
         says = next((stage.says for stage in self.stages if stage.name == "weights" and stage.status == "different"), "")
         wrong, used, _ = says.partition(f"; {ON_TORCHS}")
         return f"weights: {wrong}; beside that, with torch's weights, " if used else ""
 
     @property
     def warnings(self) -> str:
-        """What the user has to know beside the verdict; '' mostly."""
+        """Warnings appended to the verdict; '' if there are none."""
         return "".join(f"; {stage.says}" for stage in self.stages if stage.status == "warning")
 
     @property
     def exit_code(self) -> int:
-        """0: equal. 1: different. 2: could not compare."""
+        """Exit code: 0 for equal, 1 for different, 2 if the comparison failed."""
         return EXIT_CODES[self.status]
 
     @property
     def verdict(self) -> str:
-        """One line."""
+        """Verdict in one line."""
         names = [stage.name for stage in self.stages if stage.status not in SILENT]
         if not names:
             return "COULD NOT COMPARE: nothing was checked"

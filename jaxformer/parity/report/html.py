@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no network, no other file."""
+"""HTML report: one self-contained page that needs no network and no other file."""
 
 import base64
 import hashlib
@@ -17,11 +17,11 @@ from jaxformer.parity.report.html_parts import (
 from jaxformer.parity.report.text import count, figure
 
 SHOWN = 8
-"""So many diverging modules are shown at once; the others can be unfolded."""
+"""Number of diverging modules shown at first; the others can be unfolded."""
 
 
 def page(report: ReportData) -> str:
-    """The whole page."""
+    """Render the whole page."""
     body = together(
         verdict(report),
         reasons(report),
@@ -43,7 +43,7 @@ def page(report: ReportData) -> str:
 
 
 def head(title: str, script: str) -> Markup:
-    """The page may load nothing, and run nothing but its own script."""
+    """Render the head, whose content security policy lets the page load nothing and run only its own script."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return tag(
@@ -60,12 +60,12 @@ def head(title: str, script: str) -> Markup:
 
 
 def resource(name: str) -> str:
-    """A file that lies beside this one."""
+    """Read a file from this package."""
     return resources.files(__package__ or "").joinpath(name).read_text("utf-8").strip()
 
 
 def verdict(report: ReportData) -> Markup:
-    """The answer, and the figures behind it."""
+    """Render the verdict and its key figures."""
     word, _, rest = report.verdict.partition(": ")
     output = next((module for module in report.modules if not module.jax), None)
     facts = [f"tier {report.tier}", f"relL2 up to {report.tolerance:.0e} counts as equal"]
@@ -86,7 +86,7 @@ def verdict(report: ReportData) -> Markup:
 
 
 def reasons(report: ReportData) -> Markup:
-    """Every diverging module, where it differs, and why; layers alike once."""
+    """Render every diverging module with where and why it differs; similar layers are shown once."""
     told = [reason(report, group) for group in report.groups(report.diverging)]
     rest = told[SHOWN:]
     more = tag("details", tag("summary", f"{len(rest)} more"), *rest) if rest else Markup()
@@ -94,7 +94,7 @@ def reasons(report: ReportData) -> Markup:
 
 
 def reason(report: ReportData, group: Group) -> Markup:
-    """One module in words, or the first of those alike."""
+    """Render one diverging module, or the first of a group."""
     module = group.first
     cause = module.cause or "No known formula explains it."
     return tag(
@@ -107,7 +107,7 @@ def reason(report: ReportData, group: Group) -> Markup:
 
 
 def finding_words(finding: Finding) -> str:
-    """What differs, given what, and by how much."""
+    """Describe an error: the differing array, its inputs, and its size."""
     by = f"differs by {finding.measure} {figure(finding.error)}; up to {finding.tolerance:.0e} counts as equal."
     if finding.where == "gradient":
         return f"Given torch's own values and gradients, the gradient that it sends back {by}"
@@ -116,7 +116,7 @@ def finding_words(finding: Finding) -> str:
 
 
 def checks(report: ReportData) -> Markup:
-    """The stages."""
+    """Render the table of checks."""
     rows = [
         tag(
             "tr",
@@ -131,7 +131,7 @@ def checks(report: ReportData) -> Markup:
 
 
 def all_modules(report: ReportData) -> Markup:
-    """The table, and its filter, which needs no script."""
+    """Render the table of all modules and its filter, which needs no script."""
     if not report.modules:
         return Markup()
     box = tag("input", type="checkbox", id="diverging-only")
@@ -145,7 +145,7 @@ def all_modules(report: ReportData) -> Markup:
 
 
 def uncompared(side: str, names: list[str]) -> Markup:
-    """Calls that have no pair."""
+    """Render the list of calls that have no counterpart on the other side."""
     if not names:
         return Markup()
     items = [tag("li", code(name)) for name in names]
@@ -154,14 +154,14 @@ def uncompared(side: str, names: list[str]) -> Markup:
 
 
 def taps(report: ReportData) -> Markup:
-    """Taps that were compared with nothing."""
+    """Render the list of taps that were compared with nothing."""
     items = [tag("li", text) for text in report.taps]
     says = "No array of torch was found to be the same."
     return section("taps", "Taps not compared", tag("p", says, class_="quiet"), tag("ul", *items)) if items else Markup()
 
 
 def not_covered(report: ReportData) -> Markup:
-    """Where a bug could hide."""
+    """Render the list of what this run does not cover, where a bug could hide."""
     items = [tag("li", text) for text in report.not_covered]
     says = "These do not change the output on these inputs: a difference in them would not show."
     note = tag("p", says, class_="quiet")
@@ -169,12 +169,12 @@ def not_covered(report: ReportData) -> Markup:
 
 
 def environment(report: ReportData) -> Markup:
-    """Versions, device, precision."""
+    """Render the table of versions, device and precision."""
     rows = [tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in report.environment.items()]
     return section("environment", "Environment", tag("table", tag("tbody", *rows), class_="plain")) if rows else Markup()
 
 
 def traceback(report: ReportData) -> Markup:
-    """Of what ended the comparison."""
+    """Render the traceback of the error that ended the comparison."""
     text = scrolling("Traceback", tag("pre", report.traceback))
     return tag("details", tag("summary", "Traceback"), text, id="traceback") if report.traceback else Markup()

@@ -1,4 +1,4 @@
-"""Parts of the page: the table of all modules, a row a call, and the plots of errors, attention heads and training."""
+"""Parts of the HTML report: the table of all modules, and the plots of errors, attention heads and training."""
 
 import math
 
@@ -10,7 +10,8 @@ from jaxformer.parity.report.text import count, figure, rank, worst_step
 
 
 def modules_table(report: ReportData) -> Markup:
-    """Forward errors as relL2, gradients as max/rms; columns of gradients only where there are some."""
+    """Render the table of module calls: forward errors as relL2, gradients as max/rms, with gradient columns only if there are
+    gradients."""
     backward = any(module.gradient or module.local_gradient for module in report.modules)
     numbers = ["propagated", "local", *(["gradient", "local gradient"] if backward else [])]
     titles = [
@@ -26,18 +27,18 @@ def modules_table(report: ReportData) -> Markup:
 
 
 def heading(name: str, kind: str, *, sort: str | None) -> Markup:
-    """Figures start with the largest, texts and the number of the call with the first."""
+    """Render a sortable column heading: figures sort largest first, texts and call numbers smallest first."""
     first = "descending" if kind == "number" and name != "call" else "ascending"
     return tag("th", tag("button", name, type="button"), scope="col", class_=kind, data_first=first, aria_sort=sort)
 
 
 def wheres(report: ReportData, module: Module) -> str:
-    """Where a diverging module differs; for the others, where their largest error is."""
+    """Return the places where a diverging module differs; for another module, the place of its largest error."""
     return ", ".join(found.where for found in report.findings(module)) if module.diverging else module.what
 
 
 def row(number: int, module: Module, where: str, backward: bool) -> Markup:
-    """One call."""
+    """Render the table row of one call."""
     mark = tag("strong", " diverging", class_="mark") if module.diverging else Markup()
     gradients = (error_cell(module.gradient, "peak"), error_cell(module.local_gradient, "peak")) if backward else ()
     return tag(
@@ -62,7 +63,7 @@ def row(number: int, module: Module, where: str, backward: bool) -> Markup:
 
 
 def error_cell(error: Error | None, measure: str) -> Markup:
-    """The measure that counts; the other one on hover."""
+    """Render one error measure; both measures are in the tooltip."""
     if error is None:
         return tag("td", class_="number", data_value="")
     value = error.relative if measure == "relative" else error.peak
@@ -71,14 +72,14 @@ def error_cell(error: Error | None, measure: str) -> Markup:
 
 
 def for_script(value: float) -> str:
-    """A float as the script's Number() reads it."""
+    """Format a float so that JavaScript's Number() reads it."""
     if math.isfinite(value):
         return repr(float(value))
     return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
 
 
 def call_words(module: Module) -> str:
-    """All figures of a module in a line."""
+    """Describe all errors of a module in one line."""
     says = f"{module.name}: propagated {figure(module.propagated.relative)}, local {figure(module.local.relative)}"
     if module.gradient:
         says += f", gradient {figure(module.gradient.peak)}"
@@ -96,7 +97,7 @@ DEPTH_LEGEND = legend(
 
 
 def error_over_depth(report: ReportData) -> Markup:
-    """The forward pass."""
+    """Render the errors of the forward pass over depth."""
     if not report.modules:
         return Markup()
     chart = depth(
@@ -112,7 +113,7 @@ def error_over_depth(report: ReportData) -> Markup:
 
 
 def gradient_over_depth(report: ReportData) -> Markup:
-    """The backward pass, which goes from the last call to the first."""
+    """Render the errors of the backward pass, which goes from the last call to the first."""
     if not any(module.gradient or module.local_gradient for module in report.modules):
         return Markup()
     chart = depth(
@@ -130,7 +131,7 @@ def gradient_over_depth(report: ReportData) -> Markup:
 
 
 def error_over_position(report: ReportData) -> Markup:
-    """One figure for each module that has positions; the script shows the chosen one."""
+    """Render a figure for each module that has positions; the script shows the chosen one."""
     having = [module for module in report.modules if module.positions]
     if not having:
         return Markup()
@@ -153,7 +154,7 @@ def error_over_position(report: ReportData) -> Markup:
 
 
 def heads(report: ReportData) -> Markup:
-    """Every attention module with figures of its heads."""
+    """Render a heat strip for each attention module that has errors per head."""
     having = [module for module in report.modules if module.heads]
     if not having:
         return Markup()
@@ -163,7 +164,7 @@ def heads(report: ReportData) -> Markup:
 
 
 def training(report: ReportData) -> Markup:
-    """Loss and errors over steps."""
+    """Render loss and errors over training steps."""
     if not report.steps:
         return Markup()
     loss, errors = training_curves(report.steps)
@@ -179,7 +180,7 @@ def training(report: ReportData) -> Markup:
 
 
 def training_words(steps: list[Step]) -> str:
-    """Where both sides differ most."""
+    """Describe the step at which both sides differ most."""
     worst, lost = worst_step(steps), sum(not math.isfinite(step.loss) for step in steps)
     errors = f"loss {figure(worst.loss_error)}, parameters {figure(worst.parameter_error)}"
     says = f"Largest difference at step {worst.number:,}: {errors}."
@@ -187,11 +188,11 @@ def training_words(steps: list[Step]) -> str:
 
 
 def plot(name: str, chart: Markup) -> Markup:
-    """A plot of calls, and the text in which the script names the call that one points at."""
+    """Wrap a plot of calls with the text element in which the script shows the call under the pointer."""
     label = "Plot of calls; arrow keys go from call to call"
     return together(scrolling(label, chart, class_="plot calls"), tag("output", "", id=f"{name}-says", class_="says"))
 
 
 def peak(error: Error | None) -> float | None:
-    """A gradient's max/rms."""
+    """Return the max/rms of a gradient; None if there is none."""
     return error.peak if error else None

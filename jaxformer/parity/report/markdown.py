@@ -1,4 +1,4 @@
-"""A report as Markdown, for a pull request or a page of notes."""
+"""Report as Markdown, for a pull request or for notes."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,11 +8,11 @@ from jaxformer.parity.report.data import ReportData
 from jaxformer.parity.report.text import figure, worst_step
 
 BAR = "\\|"
-"""What stands for | inside of a table."""
+"""Escape of | inside a table."""
 
 
 def markdown(report: ReportData) -> str:
-    """Verdict, checks, diverging modules, all modules, training, what was not judged, environment, traceback."""
+    """Render verdict, checks, diverging modules, all modules, training, what was not covered, environment and traceback."""
     parts = [
         [f"# {prose(report.verdict)}"],
         section("Checks", checks(report)),
@@ -30,13 +30,13 @@ def markdown(report: ReportData) -> str:
 
 
 def checks(report: ReportData) -> list[str]:
-    """Every stage."""
+    """Render a row for each check."""
     rows = [[stage.name, stage.status, prose(stage.says)] for stage in report.stages]
     return table(["check", "result", "found"], rows)
 
 
 def diverging(report: ReportData) -> list[str]:
-    """Every error over its tolerance; of layers alike, those of the first."""
+    """Render a row for each error over its tolerance; of similar layers, the first is shown."""
     rows = [
         [
             code(group.name),
@@ -52,7 +52,7 @@ def diverging(report: ReportData) -> list[str]:
 
 
 def modules(report: ReportData) -> list[str]:
-    """Every call, in torch's order; errors of the forward pass as relL2, of gradients as max/rms."""
+    """Render a row for each call, in torch's order; forward errors as relL2, gradients as max/rms."""
     backward = any(module.gradient or module.local_gradient for module in report.modules)
     header = ["", "module", "torch", "propagated", "local", *(["gradient", "local gradient"] if backward else [])]
     rows = []
@@ -64,7 +64,7 @@ def modules(report: ReportData) -> list[str]:
 
 
 def training(report: ReportData) -> list[str]:
-    """The first, the worst and the last step."""
+    """Render the first, the worst and the last step."""
     if not report.steps:
         return []
     named = {"first": report.steps[0], "worst": worst_step(report.steps), "last": report.steps[-1]}
@@ -76,44 +76,44 @@ def training(report: ReportData) -> list[str]:
 
 
 def environment(report: ReportData) -> list[str]:
-    """What it ran on."""
+    """Render the versions, device and precision of the run."""
     return table(["", ""], [[prose(name), prose(value)] for name, value in report.environment.items()])
 
 
 def traceback(report: ReportData) -> list[str]:
-    """Of what ended the comparison, indented: that is code."""
+    """Render the traceback of the error that ended the comparison, indented as a code block."""
     return [f"    {line}" for line in report.traceback.splitlines()]
 
 
 def section(title: str, lines: list[str]) -> list[str]:
-    """Nothing where there are no lines."""
+    """Add a heading to the lines; empty if there are no lines."""
     return [f"## {title}", "", *lines] if lines else []
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: int | None = None) -> list[str]:
-    """Columns from `right` on are figures; nothing where there are no rows."""
+    """Render a table whose columns from `right` on hold figures and are right-aligned; empty if there are no rows."""
     lines = [f"| {' | '.join(cell.replace('|', BAR) for cell in row)} |" for row in rows]
     rule = ["---" if right is None or i < right else "--:" for i in range(len(header))]
     return [f"| {' | '.join(header)} |", f"| {' | '.join(rule)} |", *lines] if lines else []
 
 
 def bullets(texts: Iterable[str]) -> list[str]:
-    """One line each."""
+    """Render a list with one line for each text."""
     return [f"- {text}" for text in texts]
 
 
 def peak(error: Error | None) -> str:
-    """A gradient's figure."""
+    """Format the max/rms of a gradient; '' if there is none."""
     return figure(error.peak) if error else ""
 
 
 def prose(text: str) -> str:
-    """Text on one line, escaped so that neither Markdown nor HTML reads any of it as markup."""
+    """Join text into one line, escaped so that neither Markdown nor HTML reads any of it as markup."""
     return re.sub(r"([\\`*<>\[\]~&#$]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
 
 
 def code(text: str) -> str:
-    """A name; the fence is longer than any within."""
+    """Render a name as inline code, with a fence longer than any inside the name."""
     text = " ".join(text.split())
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     space = " " if "`" in text else ""

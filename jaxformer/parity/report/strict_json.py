@@ -1,6 +1,6 @@
-"""Dataclasses as JSON that every reader takes, and back again, with every value checked.
+"""Dataclasses as strict JSON, and back again with every value checked.
 
-JSON knows no infinity and no NaN; here they are the strings 'inf', '-inf' and 'nan'.
+JSON has no infinity and no NaN; they are written as the strings 'inf', '-inf' and 'nan'.
 """
 
 import json
@@ -14,20 +14,20 @@ from jaxformer.errors import InputError
 T = TypeVar("T")
 NO_NUMBERS = ("inf", "-inf", "nan")
 WORDS = {float: "a number", int: "an integer", str: "a text", bool: "true or false", list: "a list", dict: "an object"}
-"""What a value should have been."""
+"""Names of the expected types in error messages."""
 
 
 OLDER = {"guilty": "diverging", "unnoticed": "not_covered", "line": "tolerance"}
-"""Earlier names of fields: reports that were written with them still open."""
+"""Old names of fields -> today's, so that older reports can still be read."""
 
 
 def dump(value: Any, **more: str) -> str:
-    """A dataclass of numbers, texts, lists, dicts and other such dataclasses, and `more` beside its fields."""
+    """Serialise a dataclass of numbers, texts, lists, dicts and other such dataclasses, with `more` beside its fields."""
     return json.dumps(plain(value) | more, indent=1, allow_nan=False)
 
 
 def load(kind: type[T], text: str, *, ignored: str) -> T:
-    """What `dump` wrote, without the key `ignored`; InputError in one line for anything else."""
+    """Parse what `dump` wrote, without the key `ignored`; InputError in one line for anything else."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -38,7 +38,7 @@ def load(kind: type[T], text: str, *, ignored: str) -> T:
 
 
 def plain(value: Any) -> Any:
-    """As values that JSON knows."""
+    """Convert a value to types that JSON knows."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (list, tuple)):
@@ -49,7 +49,7 @@ def plain(value: Any) -> Any:
 
 
 def read(kind: Any, value: Any, where: str) -> Any:
-    """The value as `kind`, the annotation of a field; `where` names it in errors."""
+    """Convert a parsed JSON value to `kind`, the annotation of a field; `where` names the value in errors."""
     outer, inner = get_origin(kind) or kind, get_args(kind)
     if kind is Any:
         return value
@@ -71,7 +71,7 @@ def read(kind: Any, value: Any, where: str) -> Any:
 
 
 def read_fields(kind: Any, value: Any, where: str) -> Any:
-    """A dataclass from its fields: those without a default are needed, and others are refused."""
+    """Build a dataclass from its fields: fields without a default are required, unknown ones are refused."""
     if not isinstance(value, dict):
         raise wrong(where, value, "an object")
     kinds = get_type_hints(kind)
@@ -87,11 +87,11 @@ def read_fields(kind: Any, value: Any, where: str) -> Any:
 
 
 def wrong(where: str, value: Any, wanted: str) -> InputError:
-    """The error for a value of another kind."""
+    """Return the error for a value of the wrong type."""
     return InputError(f"{where} = {shortened(value)} is not {wanted}; give what to_json wrote")
 
 
 def shortened(value: Any) -> str:
-    """A value in at most 40 characters, on one line."""
+    """Format a value in at most 40 characters, on one line."""
     said = json.dumps(value)
     return said if len(said) <= 40 else f"{said[:37]}..."

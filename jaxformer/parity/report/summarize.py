@@ -1,4 +1,4 @@
-"""Many names and positions in few words: layers become `*`, neighbours become ranges."""
+"""Short summaries of many names and positions: layer numbers become `*`, consecutive numbers become ranges."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,17 +6,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 MOST_RANGES = 3
-"""More than these are counted, not listed."""
+"""Maximum number of ranges to list; more entries are counted instead."""
 MOST_NAMES = 6
-"""The same of names."""
+"""Maximum number of names to list; the rest are counted."""
 
 LAYER = re.compile(r"(?<![^._])\d+(?![^.])")
-"""The number of a layer in a path: 'layers.0', 'layers_0.norm', but not 'linear1'."""
+"""Number of a layer in a path, as in 'layers.0' and 'layers_0.norm', but not in 'linear1'."""
 CALLS = re.compile(r" \(call \d+\)$")
 
 
 def ranges(numbers: Iterable[int]) -> list[str]:
-    """['0', '3-5'] for 0, 3, 4, 5."""
+    """Merge consecutive numbers: ['0', '3-5'] for 0, 3, 4, 5."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -27,7 +27,8 @@ def ranges(numbers: Iterable[int]) -> list[str]:
 
 
 def part_of(entries: np.ndarray, what: str) -> str:
-    """'rows 3-5 of 9', 'row 3 of 9', '30 of 99 rows', '3-5 of 9' where `what` is ''; '' where it is all of them."""
+    """Describe the True entries: 'rows 3-5 of 9', 'row 3 of 9', '30 of 99 rows', '3-5 of 9' if `what` is ''; '' if all are
+    True."""
     if entries.all():
         return ""
     found = ranges(np.flatnonzero(entries).tolist())
@@ -38,7 +39,10 @@ def part_of(entries: np.ndarray, what: str) -> str:
 
 
 def say_parameters(not_covered: dict[str, np.ndarray], names: Sequence[str]) -> list[str]:
-    """Each with its rows, columns or entries; what is said of all layers is said once. `names` are all there are."""
+    """Describe each parameter with its rows, columns or entries; what holds for all layers is said once.
+
+    `names` are the names of all parameters.
+    """
     said: dict[str, list[str]] = {}
     for name, entries in not_covered.items():
         for part in _parts(entries):
@@ -52,18 +56,19 @@ def say_parameters(not_covered: dict[str, np.ndarray], names: Sequence[str]) -> 
 
 
 def say_names(names: Sequence[str], every: Sequence[str]) -> list[str]:
-    """The same of whole names, of which many become a number; `every` are all there are."""
+    """List names, those of all layers once and many as a number; `every` are all names there are."""
     said = say_parameters({name: np.ones(1, bool) for name in names}, every)
     return said if len(said) <= MOST_NAMES else [*said[:MOST_NAMES], f"{len(said) - MOST_NAMES} more"]
 
 
 def alike(name: str) -> str:
-    """The same for one module of every layer, and for each of its calls."""
+    """Replace layer numbers by `*` and drop the call's number, so that corresponding modules of all layers get one name."""
     return LAYER.sub("*", CALLS.sub("", name))
 
 
 def say_alike(names: Sequence[str]) -> str:
-    """'layers.*.norm (3 calls, first layers.0.norm)' for modules that are `alike`: a star stands where their numbers differ."""
+    """Summarise modules that are `alike`, as 'layers.*.norm (3 calls, first layers.0.norm)': a star stands where their numbers
+    differ."""
     if len(names) == 1:
         return names[0]
     first, *others = (CALLS.sub("", name) for name in names)
@@ -73,7 +78,7 @@ def say_alike(names: Sequence[str]) -> str:
 
 
 def _parts(entries: np.ndarray) -> list[str]:
-    """In words: '' for all entries."""
+    """Describe the True entries by rows, columns or entries; '' for all entries."""
     if entries.all():
         return [""]
     if entries.ndim < 2:
@@ -84,12 +89,12 @@ def _parts(entries: np.ndarray) -> list[str]:
 
 
 def _stars(name: str) -> str:
-    """The name with `*` for every number."""
+    """Return the name with `*` for every number."""
     return re.sub(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)|(?<=\.)\d+$", "*", name)
 
 
 def _layers(names: Sequence[str]) -> list[str]:
-    """'h.0,3-5.attn.bias' for names that differ in one number, the names themselves otherwise."""
+    """Merge names that differ in one number, as 'h.0,3-5.attn.bias'; other names are returned unchanged."""
     parts = [name.split(".") for name in names]
     differing = [at for at, column in enumerate(zip(*parts, strict=True)) if len(set(column)) > 1]
     if len(differing) != 1:
@@ -100,7 +105,8 @@ def _layers(names: Sequence[str]) -> list[str]:
 
 
 def say_positions(name: str, not_covered: np.ndarray, hidden: tuple[np.ndarray, str]) -> list[str]:
-    """Of a table `rows positions`: those that a mask hides by their number, all others where they are."""
+    """Describe uncovered entries of an array `rows positions`: a count of those that a mask hides, and the places of the
+    others."""
     masked, mask = hidden
     if not not_covered.any():
         return []

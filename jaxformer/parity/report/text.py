@@ -1,4 +1,4 @@
-"""A report as plain text and in colours; the verdict is the last line. How figures are written, wherever a report is shown."""
+"""Report as plain text and in colours, with the verdict as the last line; and the number formats of all reports."""
 
 from collections.abc import Iterable
 
@@ -12,27 +12,27 @@ from jaxformer.parity.report.summarize import part_of, say_names
 
 
 def figure(value: float) -> str:
-    """'1.7e-04'; an exact zero is '0'."""
+    """Format an error as '1.7e-04'; an exact zero is '0'."""
     return "0" if value == 0 else f"{value:.1e}"
 
 
 def worst_step(steps: list[Step]) -> Step:
-    """The step with the largest error of the loss or the parameters."""
+    """Return the step with the largest error of the loss or the parameters."""
     return max(steps, key=lambda step: max(rank(step.loss_error), rank(step.parameter_error)))
 
 
 def rank(error: float) -> float:
-    """An error to sort by: NaN counts as infinity."""
+    """Return an error's sort key: NaN counts as infinity."""
     return float("inf") if error != error else error
 
 
 def count(number: int, noun: str) -> str:
-    """'1 call', '1,200 calls'."""
+    """Format a count with its noun: '1 call', '1,200 calls'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def plain_text(report: ReportData) -> str:
-    """Every check in a line; the diverging modules stand below the check that found them."""
+    """Render a line for each check, with the diverging modules below the check that found them."""
     width = max((len(stage.name) for stage in report.stages), default=0) + 4
     left, lines = list(report.diverging), []
     for stage in report.stages:
@@ -46,7 +46,7 @@ def plain_text(report: ReportData) -> str:
 
 
 def note_lines(report: ReportData) -> list[str]:
-    """Where the error is; what was not compared, or could not be judged."""
+    """Return notes on the position of the error, and on what was not compared or not covered."""
     lines = [f"error by position: {where}"] if (where := position_line(report)) else []
     lines += [f"taps not compared: {', '.join(report.taps)}"] if report.taps else []
     jax_calls = [name for name in report.jax_only if name not in report.taps]
@@ -60,8 +60,10 @@ def note_lines(report: ReportData) -> list[str]:
 
 
 def position_line(report: ReportData) -> str:
-    """'norm: equal at 0-6 of 17, first off at 7 (1.2e-02), most at 16 (3.0e-02)'; of the first diverging module that is equal
-    at some positions alone, '' where there is none."""
+    """Describe the first diverging module that is equal at some positions only; '' if there is none.
+
+    'norm: equal at 0-6 of 17, first off at 7 (1.2e-02), most at 16 (3.0e-02)'
+    """
     for module in report.diverging:
         off = [error > module.propagated.allowed("activation")[0] for error in module.positions]
         if any(off) and not all(off):
@@ -73,12 +75,12 @@ def position_line(report: ReportData) -> str:
 
 
 def module_lines(report: ReportData, modules: Iterable[Module]) -> list[str]:
-    """A line for each group of diverging modules, with the reason."""
+    """Return a line for each group of diverging modules, with the reason."""
     return [f"  {group.name}   {report.reason(group.first)}" for group in report.groups(modules)]
 
 
 def has_wrong_values(report: ReportData, module: Module) -> bool:
-    """Whether a diverging module gives other values, and not only other gradients."""
+    """True if a diverging module gives other values, and not only other gradients."""
     return any(finding.where != "gradient" for finding in report.findings(module))
 
 
@@ -86,7 +88,7 @@ COLOURS: dict[Status, str] = {"equal": "green", "different": "red", "failed": "y
 
 
 def show(report: ReportData, console: Console | None = None) -> None:
-    """Print a report. Where the console is not a terminal, it is plain text: without colours, and no line is broken."""
+    """Print a report; plain text if the console is not a terminal: without colours, and with no line broken."""
     console = Console() if console is None else console
     if not console.is_terminal:
         print(plain_text(report), file=console.file)
@@ -101,7 +103,7 @@ def show(report: ReportData, console: Console | None = None) -> None:
 
 
 def stages(report: ReportData) -> Table:
-    """Name, status and finding of each check."""
+    """Build a table with name, status and finding of each check."""
     table = Table.grid(padding=(0, 3, 0, 0))
     for stage in report.stages:
         table.add_row(Text(stage.name), Text(stage.status, COLOURS[stage.status]), Text(stage.says, overflow="fold"))
@@ -109,10 +111,10 @@ def stages(report: ReportData) -> Table:
 
 
 def diverging(report: ReportData) -> Table:
-    """A row for each error over its tolerance: a module with wrong values and wrong gradients has two. Of layers alike, the
-    first is shown.
+    """Build a table with a row for each error over its tolerance; of similar layers, the first is shown.
 
-    A module's child goes by its own name here, to leave room for the cause.
+    A module with wrong values and wrong gradients has two rows. A module's child goes by its own name here, to leave free space
+    for the cause.
     """
     table = Table(header_style="dim", box=None, padding=(0, 2, 0, 0))
     for name in ("module", "where", "local", "tolerance", "cause"):

@@ -1,4 +1,4 @@
-"""A picture of training on both sides, with the `viz` extra."""
+"""Plot of training on both sides; needs the `viz` extra."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -9,13 +9,13 @@ from jaxformer.parity.numerics.metrics import LOSS, PARAMETER
 from jaxformer.parity.report.data import Step
 
 FLOOR = 1e-17
-"""An exact zero is drawn here."""
+"""Height at which an exact zero is drawn."""
 
 
 def plot_training(steps: Sequence[Step], path: Path) -> None:
-    """Write both losses, and below the errors of jax's loss and parameters, with the tolerances of tier A.
+    """Plot both losses, and below them the errors of jax's loss and parameters with the tolerances of tier A, to `path`.
 
-    A step knows how far its losses are apart, not which is the larger: JAX's is drawn above torch's.
+    A step stores how far its losses are apart, not which one is larger: JAX's is drawn above torch's.
     """
     if find_spec("matplotlib") is None:
         raise InputError("plot_training needs matplotlib; pip install 'jaxformer[viz]'")

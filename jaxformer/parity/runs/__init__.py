@@ -1,1 +1,1 @@
-"""The JAX model with torch's weights: as a whole, and each module on torch's own arrays."""
+"""Runs of the JAX model with torch's weights: the whole model, and each module on torch's own arrays."""

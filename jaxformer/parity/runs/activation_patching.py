@@ -1,5 +1,7 @@
-"""Activation patching: torch's arrays take the place of jax's wherever a paired call begins or ends, one call at a time or in
-one program, compiled once, whatever the order of torch's axes."""
+"""Activation patching: torch's arrays replace jax's wherever a paired call begins or ends.
+
+All replacements happen in one program, compiled once for every order of torch's axes and every set of open boundaries.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,15 +22,15 @@ from jaxformer.parity.trace.transformations import written_out
 from jaxformer.runtime.xla_options import Options
 
 Code = tuple[Site, Site | None]
-"""Whose code makes or uses an array: a module's, and the child that it calls, if one is meant."""
+"""Code that makes or uses an array: the code of a call, and the child call that the array goes to or comes from, if any."""
 
 
 class Patched(NamedTuple):
-    """One of jax's arrays, and torch's in its place."""
+    """One of jax's arrays, and the torch array that replaces it."""
 
     maker: Code
     sender: Code
-    """Whose code goes on with it, and sends a gradient back."""
+    """Code that uses the array, and that sends a gradient back to it."""
     place: ArrayKey
     torch: np.ndarray
     jax: Any
@@ -36,32 +38,35 @@ class Patched(NamedTuple):
 
 @dataclass
 class ActivationPatching:
-    """An observer of a run of the JAX model."""
+    """Observer of a run of the JAX model that puts torch's arrays in place of jax's."""
 
     records: Mapping[Site, Record]
-    """torch's, by jax's calls."""
+    """torch's records, by jax's calls."""
     values: Mapping[ArrayKey, Any]
-    """torch's arrays: flat ones have jax's axes already, others torch's."""
+    """torch's arrays; 1-D ones are flattened and have jax's axes already, others have torch's axes."""
     cotangents: Mapping[ArrayKey, Any]
-    """torch's gradients of them, likewise; empty if none are asked for."""
+    """torch's gradients of these arrays, in the same form; empty if no gradients are requested."""
     opened: Mapping[ArrayKey, Any]
-    """Where True, jax's own array stays."""
+    """True where the boundary is open, so that jax's own array stays."""
     valid: Mapping[ArrayKey, Any]
-    """Which entries of attention's scores and weights are compared, likewise."""
+    """Entries of attention scores and weights that are compared, in the same form."""
     orders: AxisOrders
     running: list[Site] = field(default_factory=list)
-    """The paired calls that have begun and not ended."""
+    """Paired calls that have begun and not ended."""
     without_input: set[Site] = field(default_factory=set)
-    """Calls without an array: it cannot be told whose code uses what they give."""
+    """Calls without an input array: it is unknown which code uses their outputs."""
     found: list[Patched] = field(default_factory=list)
     senders: dict[ArrayKey, Code] = field(default_factory=dict)
-    """Whose code sends a gradient back to a place, and to which child's output."""
+    """Code that sends a gradient back to each place; it names the child whose output is at the place, if any."""
     total: jax.Array = field(default_factory=lambda: jnp.zeros(()))
-    """Its gradient is torch's, wherever jax's ends."""
+    """Sum whose gradient is torch's gradient at every place where jax's code ends."""
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The user calls the model itself, so those inputs stay; what a module hands to another is the module's, and what the
-        user's function hands to one inside of the model is that function's."""
+        """Replace the inputs of a call by torch's.
+
+        Inputs of the model itself stay, since the user's call made them. Other inputs are made by the code of the calling
+        module, or of the user's function if it calls a submodule directly.
+        """
         if site not in self.records:
             return arguments
         if not arrays_in(arguments):
@@ -73,7 +78,7 @@ class ActivationPatching:
         return arguments
 
     def leave(self, site: Site, output: Any) -> Any:
-        """The output is the module's; the call around it goes on with it."""
+        """Replace the output of a call, made by the call's own code, for the code around it."""
         if site not in self.records:
             return output
         if self.running:
@@ -82,7 +87,7 @@ class ActivationPatching:
         return self._patch(output, site, "output", (site, None), (around, site))
 
     def _patch(self, value: Any, site: Site, part: str, maker: Code, sender: Code) -> Any:
-        """The value with torch's arrays in place of those that fit, in their order."""
+        """Replace the arrays in a value by torch's arrays that fit, in order."""
         recorded, given = getattr(self.records[site], part), arrays_in(value)
         numbers = fit(recorded, given, any_kind=site == CALL)
         put = [
@@ -92,11 +97,11 @@ class ActivationPatching:
         return replaced(value, given, put)
 
     def _patched(self, array: jax.Array, theirs: np.ndarray, place: ArrayKey, maker: Code, sender: Code) -> jax.Array:
-        """torch's array; a mask of jax's that means the same stays."""
+        """torch's array in place of jax's; a mask of jax's that means the same as torch's stays."""
         order = self.orders.take(place, theirs.shape, array.shape)
         instead = in_shape(self.values[place], order, array.shape).astype(array.dtype)
         shown = array
-        trained = place in self.cotangents  # so zeros are no mask that hides nothing
+        trained = place in self.cotangents  # zeros with a gradient are not a mask that hides nothing
         if place.part == "inputs" and (kind := kind_of(theirs)) and not (kind == "zeros" and trained):
             same = is_left(kind, instead, array)
             instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
@@ -105,7 +110,7 @@ class ActivationPatching:
         return jnp.where(self.opened[place], array, instead) if place in self.opened else instead
 
     def _with_gradient(self, array: jax.Array, instead: jax.Array, place: ArrayKey, order: Order, sender: Code) -> jax.Array:
-        """torch's array, which sends torch's gradient back into jax's code; where torch has none, jax's passes through."""
+        """torch's array with torch's gradient sent back into jax's code; if torch has no gradient, jax's passes through."""
         if place in self.cotangents:
             cotangent = in_shape(self.cotangents[place], order, array.shape)
             product = (array * cotangent).sum()
@@ -121,7 +126,7 @@ class ActivationPatching:
 
 
 def in_shape(theirs: Any, order: Order, shape: tuple[int, ...]) -> Any:
-    """torch's array with JAX's axes; a flat one has their order already."""
+    """torch's array with JAX's axes; a flattened one has their order already."""
     return theirs.reshape(shape) if theirs.ndim == 1 else to_jax_axes(theirs, order, shape)
 
 
@@ -129,38 +134,38 @@ Arrays = Mapping[ArrayKey, np.ndarray]
 
 
 class Given(NamedTuple):
-    """torch's arrays, by where they are in jax's calls."""
+    """torch's arrays, by their places in jax's calls."""
 
     records: Mapping[Site, Record]
     values: Arrays
-    """Floats."""
+    """Float arrays."""
     cotangents: Arrays
-    """Their gradients; none if none are asked for."""
+    """Gradients of the float arrays; empty if no gradients are requested."""
     others: Arrays
-    """Values that are not floats."""
+    """Arrays that are not floats."""
     valid: Arrays
-    """Which entries of attention's scores and weights are compared."""
+    """Entries of attention scores and weights that are compared, by place."""
     attention: Mapping[Site, np.ndarray]
-    """The same, by call."""
+    """Entries of attention scores and weights that are compared, by call."""
     gradients: bool
 
 
 class PatchedRun(NamedTuple):
-    """What a run gave."""
+    """Result of a patched run."""
 
     found: list[Patched]
-    """With jax's arrays as numbers."""
+    """Patched arrays; jax's are numpy arrays."""
     orders: AxisOrders
-    """Of torch's axes in jax's arrays."""
+    """Orders of torch's axes in jax's arrays."""
     senders: Mapping[ArrayKey, Code]
     sent: Arrays
-    """What was sent back to where torch's arrays were put in place of jax's, with torch's axes."""
+    """Gradients sent back to the places where torch's arrays replaced jax's, with torch's axes."""
     weights: Any
-    """The gradients of the model's arrays; None if none were asked for."""
+    """Gradients of the model's arrays; None if no gradients were requested."""
 
 
 def given_by(records: Mapping[Site, Record], valid: Mapping[Site, np.ndarray], *, gradients: bool) -> Given:
-    """torch's arrays of these calls."""
+    """Collect torch's arrays of these calls."""
     every = _arrays(records, "inputs", "output")
     values = {place: array for place, array in every.items() if _is_float(array)}
     others = {place: array for place, array in every.items() if place not in values}
@@ -172,17 +177,17 @@ def given_by(records: Mapping[Site, Record], valid: Mapping[Site, np.ndarray], *
 
 @dataclass
 class PatchedProgram:
-    """The JAX model on torch's arrays, compiled; or not, where it cannot be traced."""
+    """The JAX model on torch's arrays, as a compiled program; not compiled if it cannot be traced."""
 
     given: Given
     weights: Any
-    """The model's."""
+    """Weights of the JAX model."""
     program: Callable[..., Any]
-    """Of torch's arrays, and of the places where jax's stay."""
+    """Function of torch's arrays, the weights and the open boundaries."""
     patching: list[ActivationPatching]
-    """The last that ran: while it was traced, or on numbers."""
+    """Observer of the last run: of the trace if the program is compiled, else of the run on numbers."""
     orders: list[AxisOrders]
-    """Those to begin with, for the next that runs."""
+    """Orders of axes that the next run begins with."""
     is_traced: bool
 
     @classmethod
@@ -195,7 +200,7 @@ class PatchedProgram:
         boundaries: Iterable[ArrayKey],
         options: Options,
     ) -> "PatchedProgram":
-        """For all orders of axes, and for all `boundaries` that are open or not."""
+        """Compile the program for all orders of axes, and for every subset of `boundaries` that may be open."""
         weights, rest = parted(model)
         last: list[ActivationPatching] = []
         orders = [AxisOrders({}, given.attention)]
@@ -215,7 +220,7 @@ class PatchedProgram:
         return cls(given, weights, compiled, last, orders, not untraced)
 
     def run(self, known: Mapping[ArrayKey, Order], opened: Mapping[ArrayKey, bool]) -> PatchedRun:
-        """With these orders of torch's axes, and jax's arrays at the places where `opened` is True."""
+        """Run with these orders of torch's axes; jax's arrays stay at the boundaries where `opened` is True."""
         self.orders[:] = [orders := AxisOrders(known, self.given.attention)]
         if self.is_traced:
             traced = self.patching[0]
@@ -232,13 +237,13 @@ class PatchedProgram:
         return PatchedRun(found, orders, patching.senders, sent, own)
 
     def _given(self, place: ArrayKey, array: np.ndarray, orders: AxisOrders) -> Any:
-        """torch's array as the program takes it."""
+        """torch's array in the form that the program takes."""
         if not self.is_traced:
             return jax.device_put(array)
         return _flat(to_jax_axes(array, orders.taken[place], orders.shapes[place]) if place in orders.taken else array)
 
     def _torch_axes(self, place: ArrayKey, array: np.ndarray, orders: AxisOrders) -> np.ndarray:
-        """What the program gives for it."""
+        """Gradient from the program, with torch's axes."""
         return to_torch_axes(array, orders.taken[place], self.given.values[place].shape) if self.is_traced else array
 
 
@@ -247,7 +252,7 @@ def _parts(given: Given) -> tuple[Arrays, ...]:
 
 
 def _arrays(records: Mapping[Site, Record], inputs: str, output: str) -> dict[ArrayKey, np.ndarray]:
-    """The arrays of all records, by where they are."""
+    """Arrays of all records, by place."""
     return {
         ArrayKey(site, part, i): array
         for site, record in records.items()

@@ -1,4 +1,4 @@
-"""The JAX model's normal run: what every module gives, and the gradients that come back to it."""
+"""The JAX model's normal run: the output of every module, and the gradients that come back to it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,33 +24,34 @@ Arrays = list[np.ndarray]
 
 @dataclass(frozen=True)
 class NormalRun:
-    """What a run of the JAX model gave, by call, in the order in which calls end."""
+    """Result of a run of the JAX model, by call, in the order in which calls end."""
 
     outputs: Mapping[Site, Arrays]
     gradients: Mapping[Site, Arrays] = field(default_factory=dict)
-    """Of the float arrays of each output; empty if none were asked for."""
+    """Gradients of the float arrays of each output; empty if none were requested."""
     weights: Any = None
-    """The gradients of the model's arrays: a tree of its shape."""
+    """Gradients of the model's arrays: a tree of the model's shape."""
     inputs: Mapping[int, np.ndarray] = field(default_factory=dict)
-    """Those of the float inputs, by their number."""
+    """Gradients of the float inputs, by their index."""
     taps: Sequence[Site] = ()
     """Calls without an input array: tapped values, not modules."""
     untraced: str = ""
-    """What jit cannot do, and at which line; the model ran without it then."""
+    """Operation that jit cannot trace, and its line; the model then ran without jit."""
     draws: Sequence[str] = ()
-    """The lines at which it draws random numbers."""
+    """Lines that draw random numbers."""
     unset: Sequence[str] = ()
-    """The lines at which it makes arrays without values."""
+    """Lines that make uninitialised arrays."""
     unopened: Sequence[str] = ()
-    """Transformations inside of which calls are not seen, and their lines."""
+    """Transformations whose inner calls are not seen, and their lines."""
     lines: Mapping[str, str] = field(default_factory=dict)
-    """Where the code of each module begins, by paths; of a library's, where it is called, and of a tap, where that stands."""
+    """Line where the code of each module begins, by path; for a library's module the line that calls it, for a tap its own
+    line."""
     suspects: Sequence[Suspect] = ()
     """Operations that this jaxlib may compute wrong."""
 
 
 def _weighted(name: str, output: Any, cotangent: np.ndarray | None, call: Callable[..., Any]) -> Any:
-    """The sum of output * cotangent, 0 where there is none; ParityError where jax's output has another shape than torch's."""
+    """Sum of output * cotangent, 0 without a cotangent; ParityError if jax's output has another shape than torch's."""
     if cotangent is None:
         return jnp.zeros(())
     if output.shape != cotangent.shape:
@@ -61,7 +62,7 @@ def _weighted(name: str, output: Any, cotangent: np.ndarray | None, call: Callab
 
 
 def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangents: Mapping[str, Any] | None) -> NormalRun:
-    """call(model, *inputs), and with cotangents, by the outputs' names, the gradients of the sum of output * cotangent."""
+    """Run call(model, *inputs), and differentiate the sum of output * cotangent if `cotangents` are given, by output name."""
     given = {i: array for i, array in enumerate(inputs) if jnp.issubdtype(array.dtype, jnp.floating)}
     weights, rest = parted(model)
     order: list[Site] = []
@@ -104,7 +105,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
 def _observed(
     model: Any, call: Callable[..., Any], arrays: list[Any], probing: "_Probing"
 ) -> tuple[Sequence[Any], dict[str, Any]]:
-    """The outputs of call(model, *arrays), and fields of a NormalRun: what was noted on the way."""
+    """Return the outputs of call(model, *arrays), and the fields of a NormalRun that are observed during the call."""
     suspected = suspect_operations(lambda: probing.running[-1])
     with (
         watch_jax(model, probing) as visits,
@@ -125,14 +126,14 @@ def _observed(
 
 
 class _Probing:
-    """Notes what calls give, and adds zeros to it: the gradient of such a zero is the gradient of the output."""
+    """Observer that notes the outputs of calls and adds zeros to them: the gradient of such a zero is that of the output."""
 
     def __init__(self, probes: Mapping[Site, list[Any]]):
         self.probes = probes
         self.found: dict[Site, list[Any]] = {}
         self.taps: list[Site] = []
         self.running = [""]
-        """Paths of the modules that are running, the innermost last."""
+        """Paths of the running modules, the innermost last."""
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         self.running.append(site.path)

@@ -1,4 +1,4 @@
-"""The gradients of weights, each from the code of the module that has it."""
+"""Gradients of weights, each from the code of the module that owns the weight."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +16,15 @@ from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, parameters_of
 
 Arrays = Mapping[str, np.ndarray]
-"""By names of JAX parameters, layer by layer."""
+"""Arrays by names of JAX parameters, layer by layer."""
 
 
 def weight_gradients(traced: Traced, ours: Arrays) -> list[tuple[Error, Mismatch]]:
-    """How far `ours` are from torch's, each of the innermost call around at whose end torch's array stands: the code up to
-    there has torch's gradient."""
+    """Compare `ours`, jax's gradients of weights, with torch's.
+
+    The owner of each is the innermost call around the parameter whose output is replaced by torch's array: the code up to there
+    gets torch's gradient.
+    """
     noise = NULL_GRADIENT * rms(gradients_of_weights(traced).values())
     names, owner = traced.parameters, owners(traced)
     mismatches = []
@@ -35,7 +38,7 @@ def weight_gradients(traced: Traced, ours: Arrays) -> list[tuple[Error, Mismatch
 
 
 def owners(traced: Traced) -> dict[str, Site]:
-    """The innermost call around each JAX parameter at whose end torch's array stands, if there is one."""
+    """Innermost call around each JAX parameter whose output is replaced by torch's array, if there is one."""
     seen = (site for site in traced.pairs if site != CALL and site not in traced.unfit)
     sites = sorted(seen, key=lambda site: len(site.path))
     first = [site for site in sites if site.call == min(each.call for each in sites if each.path == site.path)]
@@ -43,7 +46,7 @@ def owners(traced: Traced) -> dict[str, Site]:
 
 
 def of_own_weights(traced: Traced, site: Site) -> tuple[Arrays, Arrays]:
-    """jax's gradients of what a call alone has, each from the code of its owner, and torch's; by torch's names."""
+    """jax's and torch's gradients of the weights that only this call owns, each from the owner's code; by torch's names."""
     owner, own, others = owners(traced), set[str](), set[str]()
     for ours, theirs in traced.parameters.items():
         (own if owner.get(ours, CALL) == site else others).add(theirs)
@@ -53,7 +56,7 @@ def of_own_weights(traced: Traced, site: Site) -> tuple[Arrays, Arrays]:
 
 
 def own_gradients(traced: Traced, weights: Any) -> Arrays:
-    """jax's, of a tree of the model's shape, tied ones added up; none where there is no tree."""
+    """jax's gradients from a tree of the model's shape, those of tied weights added up; empty if the tree is None."""
     if weights is None:
         return {}
     if traced.rules.tied:
@@ -64,7 +67,7 @@ def own_gradients(traced: Traced, weights: Any) -> Arrays:
 
 
 def in_layers(traced: Traced, gradients: Arrays) -> Arrays:
-    """torch's, by its own names, as jax has them; 0 where there is none."""
+    """torch's gradients, by torch's names, as jax's arrays layer by layer; 0 where torch has none."""
     still = {name: np.zeros_like(array, np.float64) for name, array in traced.reference.weights.items()}
     found = {name: gradients.get(name, array) for name, array in still.items()}
     with jax.enable_x64(True):
@@ -72,7 +75,7 @@ def in_layers(traced: Traced, gradients: Arrays) -> Arrays:
 
 
 def gradients_to_jax(gradients: Arrays, like: PyTree, family: Family) -> PyTree:
-    """torch's gradients as a tree of the shape of `like`; that of a sum is the one of each term that is trained."""
+    """torch's gradients as a tree of the shape of `like`; the gradient of a sum is that of each of its trained terms."""
     only = dict(gradients)
     for names in {*sums(like, family).values()}:
         first = next((name for name in names if gradients[name].any()), names[0])
@@ -81,5 +84,5 @@ def gradients_to_jax(gradients: Arrays, like: PyTree, family: Family) -> PyTree:
 
 
 def gradients_of_weights(traced: Traced) -> Arrays:
-    """torch's, by its names."""
+    """torch's gradients of weights, by torch's names."""
     return {name: array for name, array in traced.reference.gradients.items() if name in traced.reference.weights}

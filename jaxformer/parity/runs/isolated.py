@@ -1,9 +1,9 @@
 """Each JAX module alone, on torch's values.
 
-In a normal run an error spreads: every module after a bug differs. So each module is given the inputs that torch's module had,
-and everything around it the outputs that torch's module gave; on the way back, the gradients that torch's had. Then a module
-differs only if its own code does: in what it hands to its children, in what it returns, and in what it sends back.
-All of it is one pass, by activation patching.
+In a normal run an error spreads: every module after a bug differs. Here each module gets the inputs that torch's module had,
+the code around it gets the outputs that torch's module gave, and the backward pass gets torch's gradients. A module then
+differs only if its own code does: in the inputs of its children, in its output, and in the gradients that it sends back. All of
+it is one pass, by activation patching.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -21,38 +21,38 @@ from jaxformer.parity.trace.jax_hooks import RUN_ONCE
 from jaxformer.runtime.xla_options import Options
 
 MOST_PASSES = 6
-"""So often at most a pass is done again with other orders of axes."""
+"""Largest number of passes that are repeated with corrected orders of axes."""
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One of jax's arrays beside torch's, and whose code made the difference, if there is one."""
+    """One of jax's arrays beside torch's, and the call whose code is responsible for a difference."""
 
     owner: Site
     child: Site | None
-    """jax's call, if the array is on its way into one of the owner's children; None for the owner's output."""
+    """jax's call if the array is an input of one of the owner's children; None for the owner's output."""
     what: str
-    """Which array it is: its output, the input of a child, the gradient of a weight."""
+    """Description of the array: output, input of a child, or gradient of a weight."""
     jax: np.ndarray
-    """In torch's order of axes."""
+    """jax's array in torch's order of axes."""
     torch: np.ndarray
     place: ArrayKey | None = None
-    """Where it is, the part being one of a record; None for the gradient of a weight."""
+    """Place of the array, its part being the name of a field of Record; None for the gradient of a weight."""
     reader: Site = CALL
-    """Whose code goes on with it."""
+    """Call whose code uses the array."""
 
 
 @dataclass(frozen=True)
 class Isolated:
-    """What a pass found."""
+    """Result of a pass."""
 
     mismatches: list[Mismatch]
-    """Of values."""
+    """Mismatches of values."""
     gradient_mismatches: list[Mismatch]
     weights: Any
-    """The gradients of the model's arrays, each from its own modules' code alone; None if none were asked for."""
+    """Gradients of the model's arrays, each from the code of its own modules only; None if none were requested."""
     orders: Mapping[ArrayKey, Order] = field(default_factory=dict)
-    """Of torch's axes in jax's arrays."""
+    """Orders of torch's axes in jax's arrays."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,19 @@ class Isolation:
     call: Callable[..., Any]
     inputs: tuple[Any, ...]
     calls: Trace
-    """torch's."""
+    """torch's calls."""
     pairs: Mapping[Site, Site]
-    """jax's calls -> torch's."""
+    """jax's calls -> torch's calls."""
     valid: Mapping[Site, np.ndarray]
-    """Which entries of attention's scores and weights are compared."""
+    """Entries of attention scores and weights that are compared."""
     gradients: bool
     outputs: Sequence[str] = ("",)
-    """What the arrays of the output are called."""
+    """Names of the output's arrays."""
     options: Options = field(default_factory=lambda: RUN_ONCE)
-    """Of XLA."""
+    """XLA's compiler options."""
 
     def run(self, orders: Mapping[ArrayKey, Order], *, corrected: bool = True) -> Isolated:
-        """A pass with these orders of torch's axes; if they are to be `corrected`, it is done again where one was wrong."""
+        """Run a pass with these orders of torch's axes; with `corrected`, repeat it as long as an order was wrong."""
         found = self.program.run(orders, {})
         for _ in range(MOST_PASSES if corrected else 0):
             if wrong := _first_wrong(found, self.valid):
@@ -85,27 +85,27 @@ class Isolation:
 
     @cached_property
     def program(self) -> PatchedProgram:
-        """Compiled once for all orders of axes."""
+        """Program compiled once for all orders of axes."""
         return self.compiled((), gradients=True)
 
     def compiled(self, boundaries: Iterable[ArrayKey], *, gradients: bool) -> PatchedProgram:
-        """One that leaves jax's arrays at these places, where it is told to; if wanted, with gradients."""
+        """Compile a program in which jax's arrays may stay at these boundaries, with gradients if requested."""
         records = {site: self.calls[other] for site, other in self.pairs.items()}
         given = given_by(records, self.valid, gradients=gradients and self.gradients)
         return PatchedProgram.compiled(self.model, self.call, self.inputs, given, boundaries, self.options)
 
     def judged(self, program: PatchedProgram, orders: Mapping[ArrayKey, Order], opened: Mapping[ArrayKey, bool]) -> Isolated:
-        """One pass."""
+        """Run one pass of a compiled program."""
         return self._isolated(program, program.run(orders, opened), opened)
 
     def sending(self, program: PatchedProgram, places: Container[ArrayKey]) -> PatchedProgram:
-        """One in which gradients come back from these places alone: they are 0 wherever none of theirs comes."""
+        """Return a program in which gradients come back from these places only, and are 0 elsewhere."""
         every = program.given.cotangents
         cotangents = {place: array if place in places else np.zeros_like(array) for place, array in every.items()}
         return replace(program, given=program.given._replace(cotangents=cotangents))
 
     def given(self, orders: Mapping[ArrayKey, Order], values: Mapping[ArrayKey, np.ndarray]) -> Isolated:
-        """A pass with these arrays in place of torch's."""
+        """Run a pass with these arrays in place of torch's."""
         given = self.program.given._replace(values={**self.program.given.values, **values})
         program = replace(self.program, given=given)
         return self._isolated(program, program.run(orders, {}), {})
@@ -117,7 +117,7 @@ class Isolation:
 
 
 def _mismatches(run: PatchedRun, valid: Mapping[Site, np.ndarray], outputs: Sequence[str]) -> list[Mismatch]:
-    """Of values."""
+    """Pair each of jax's values with torch's array."""
     mismatches = []
     for pair in run.found:
         compared, theirs = valid.get(pair.place.site), pair.torch
@@ -132,7 +132,7 @@ def _mismatches(run: PatchedRun, valid: Mapping[Site, np.ndarray], outputs: Sequ
 
 
 def _first_wrong(run: PatchedRun, valid: Mapping[Site, np.ndarray]) -> dict[ArrayKey, Order]:
-    """The first order of torch's axes that was taken wrongly: another one, given here, is by far nearer."""
+    """Find the first order of torch's axes that was wrong: another order, returned here, is far nearer."""
     for pair in run.found:
         if pair.place not in run.orders.fixed:
             taken = run.orders.taken[pair.place]
@@ -144,7 +144,7 @@ def _first_wrong(run: PatchedRun, valid: Mapping[Site, np.ndarray]) -> dict[Arra
 def _gradient_mismatches(
     senders: Mapping[ArrayKey, Code], sent: Mapping[ArrayKey, np.ndarray], gradients: Mapping[ArrayKey, Any]
 ) -> list[Mismatch]:
-    """Of what was sent back to where torch's arrays were put in place of jax's."""
+    """Pair the gradients sent back to the places where torch's arrays replaced jax's with torch's gradients."""
     mismatches = []
     for place, (owner, child) in senders.items():
         if place in sent:

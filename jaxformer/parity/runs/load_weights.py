@@ -1,4 +1,4 @@
-"""JAX model with torch's weights, in the mode and precision of a comparison, and its parameters that no output depends on."""
+"""The JAX model with torch's weights, in the mode and precision of a comparison; and parameters that no output depends on."""
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,8 +27,10 @@ from jaxformer.runtime.xla_options import exact
 
 
 def parted(tree: PyTree, constants: Container[str] = ()) -> tuple[PyTree, PyTree]:
-    """A tree of the weights, and one of all other arrays: keys, counts, and float `constants` by name. None stands in each for
-    what is in the other."""
+    """Split a tree into one of the weights and one of all other arrays: keys, counts, and float `constants` by name.
+
+    Each tree has None in place of the arrays of the other.
+    """
 
     def part(floating: bool) -> PyTree:
         return map_named(lambda name, leaf: leaf if (is_weight(leaf) and name not in constants) == floating else None, tree)
@@ -37,21 +39,24 @@ def parted(tree: PyTree, constants: Container[str] = ()) -> tuple[PyTree, PyTree
 
 
 def joined(floats: PyTree, rest: PyTree) -> PyTree:
-    """The tree that was parted."""
+    """Join the two trees that `parted` made."""
     return jax.tree.map(lambda one, other: other if one is None else one, floats, rest, is_leaf=lambda leaf: leaf is None)
 
 
 def load_jax(
     model: PyTree, weights: Mapping[str, np.ndarray], rules: Family, *, float64: bool, held: Container[str] = ()
 ) -> tuple[PyTree, PyTree]:
-    """The model with these weights, in float64 if asked for: its parameters, and everything else, also what is `held` fixed;
-    `joined` makes one tree of both."""
+    """Load these weights into the model, in float64 if requested.
+
+    Returns the parameters, and everything else including the arrays named in `held`; `joined` makes one tree of both.
+    """
     loaded = to_jax(weights, model, rules)
     return parted(loaded64(weights, loaded, rules) if float64 else loaded, held)
 
 
 def loaded64(weights: Mapping[str, np.ndarray], loaded: PyTree, rules: Family) -> PyTree:
-    """A model that holds these weights, in float64: what is added up is so there (under `jax.enable_x64(True)`)."""
+    """Convert a model that holds these weights to float64; sums of weights are computed in float64 (needs
+    `jax.enable_x64(True)`)."""
     model = to_float64(loaded)
     return to_jax({name: as_float64(array) for name, array in weights.items()}, model, rules) if sums(loaded, rules) else model
 
@@ -59,7 +64,8 @@ def loaded64(weights: Mapping[str, np.ndarray], loaded: PyTree, rules: Family) -
 def float64_run(
     model: PyTree, rules: Family, reference: Reference, call: Call
 ) -> tuple[PyTree, Callable[[PyTree], np.ndarray]]:
-    """The model with torch's weights, and a function that runs it, or a copy, on torch's inputs; for use in `jax_float64`."""
+    """Return the model with torch's weights, and a function that runs it or a copy on torch's inputs; for use in
+    `jax_float64`."""
     loaded = ready(loaded64(reference.weights, to_jax(reference.weights, model, rules), rules), training=False)
     inputs = inputs_float64(reference.inputs)
     compiled = jax.jit(lambda *given: side_by_side(call(*given)), compiler_options=exact())
@@ -67,19 +73,19 @@ def float64_run(
 
 
 def ready(model: PyTree, *, training: bool) -> PyTree:
-    """An NNX module in training or inference mode, in place. Other trees have no mode."""
+    """Put an NNX module in training or inference mode, in place. Other trees have no mode."""
     if isinstance(model, nnx.Module):
         model.train() if training else model.eval()
     return model
 
 
 def has_shapes_alone(tree: PyTree) -> bool:
-    """Whether a model's weights are shapes without values."""
+    """True if the model's weights are shapes without values."""
     return any(isinstance(leaf, jax.ShapeDtypeStruct) and is_weight(leaf) for leaf in jax.tree.leaves(tree))
 
 
 def filled(tree: PyTree) -> PyTree:
-    """The model with zeros for keys and counts that are shapes alone, as `eval_shape` leaves them: inference draws nothing."""
+    """Replace keys and counts that are shapes only, as `eval_shape` leaves them, by zeros: inference draws nothing."""
 
     def fill(leaf: Any) -> Any:
         empty = isinstance(leaf, jax.ShapeDtypeStruct) and not is_weight(leaf)
@@ -96,13 +102,13 @@ class Candidate:
     call: Call = apply
     family: Family = TWIN
     tables: Arrays = field(default_factory=dict)
-    """torch's buffers that the JAX model holds none of, by name: its code may compute them."""
+    """torch's buffers, by name, that the JAX model does not hold; its code may compute them."""
     alone: tuple[OneSided, ...] = ()
-    """Parameters that one side does not have."""
+    """Parameters that only one side has."""
     draws: DrawPairs | None = None
-    """In training mode: what both sides draw."""
+    """Draws of both sides; None in inference mode."""
     statistics: Mapping[str, str] = field(default_factory=dict)
-    """In training mode: jax's running statistics -> torch's."""
+    """jax's running statistics -> torch's, in training mode."""
 
     def model(self, reference: Reference) -> PyTree:
         """The module with the reference's weights, in inference mode."""
@@ -119,9 +125,12 @@ def without_absent(reference: Reference, rules: Family) -> Reference:
 
 
 def with_idle(found: Identified, reference: Callable[[], Reference], call: Call) -> Identified:
-    """The same with those marked: torch's output gives them no gradient at all, or the output of their side stays as it is with
-    NaN in their place. `reference` is asked for only where one side has some; torch's stay unmarked where it holds no gradients
-    of them, and torch is not at hand."""
+    """Mark the one-sided parameters that nothing depends on as idle.
+
+    A parameter is idle if torch's output gives it a gradient of exactly zero, or if its side's output does not change with NaN
+    in its place. `reference` is called only if such parameters exist. Parameters of torch stay unmarked if the reference has no
+    gradients of them and torch is not available.
+    """
     open_ones = [each for each in found.alone if not each.is_neutral]
     if not open_ones:
         return found
@@ -131,7 +140,7 @@ def with_idle(found: Identified, reference: Callable[[], Reference], call: Call)
         unread = {*_unread(names["jax"], found, recorded, call)}
         idle = {name for name in names["torch"] if name in recorded.gradients and not recorded.gradients[name].any()}
         idle |= {*unread_by_torch([name for name in names["torch"] if name not in recorded.gradients], recorded)}
-    except Exception:  # the run itself will tell why
+    except Exception:  # the run itself will report why
         return found
 
     def is_idle(each: OneSided) -> bool:
@@ -141,7 +150,7 @@ def with_idle(found: Identified, reference: Callable[[], Reference], call: Call)
 
 
 def _unread(names: list[str], found: Identified, reference: Reference, call: Call) -> Iterator[str]:
-    """Of these JAX parameters, those in which NaN does not change the output."""
+    """Yield the JAX parameters in which NaN does not change the output."""
     if not names:
         return
     with jax_float64(Tables(found.tables)):

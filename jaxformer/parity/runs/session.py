@@ -1,4 +1,5 @@
-"""What the search for causes of one comparison has left, and what it knows: layers repeat, and so do their faults."""
+"""State of the search for causes in one comparison: the remaining budget, and what was learned, since faults repeat by
+layer."""
 
 import sys
 import time
@@ -10,38 +11,41 @@ from typing import Any
 from jaxformer.parity.trace.call_sites import Site
 
 EACH, ALL = 700_000, 1_400_000
-"""Operations of torch's that are replayed for one difference, and for all of a comparison: some ten seconds, and half a minute,
-on one core. They are counted, so that a search ends at the same place on every machine that is fast enough."""
+"""Operations of torch's code that are replayed for one difference, and for a whole comparison.
+
+They take about ten seconds and half a minute on one core. Operations are counted, so that a search ends at the same place on
+every machine that is fast enough.
+"""
 SECONDS = 60.0
-"""How long all searches of a comparison may take, and what `ALL` operations are for."""
+"""Default time limit in seconds for all searches of a comparison; `ALL` operations belong to this limit."""
 SHOWN_FROM, SHOWN_EVERY = 3.0, 0.5
-"""Seconds from which a terminal shows how far a search is, and how often."""
+"""Seconds after which a terminal shows the progress of a search, and the interval between updates."""
 MOST_CALLS = 16_000
-"""Of torch's modules that are run again, at most, for all gradients of a comparison."""
+"""Largest number of calls of torch's modules that are replayed for all gradients of a comparison."""
 
 
 @dataclass
 class Session:
-    """Of one comparison."""
+    """State of the searches of one comparison."""
 
     seconds: float = SECONDS
-    """That all searches may take."""
+    """Seconds that all searches may take."""
     seconds_left: float = field(init=False)
     left: float = field(init=False)
-    """Operations."""
+    """Operations left."""
     calls_left: int = MOST_CALLS
     confirmed: dict[Hashable, float] = field(default_factory=dict)
-    """Mutations that explained a difference, and the numbers of their free parameters; they are tried first elsewhere."""
+    """Mutations that explained a difference, with the values of their free parameters; they are tried first elsewhere."""
     chosen: dict[Hashable, tuple[Any, Any]] = field(default_factory=dict)
-    """By a formula, the choices that gave torch's array and jax's."""
+    """Choices that gave torch's array and jax's, by formula."""
     stopped: set[Hashable] = field(default_factory=set)
-    """Mutations of gradients that explained one."""
+    """Mutations that stop a gradient and explained a difference of gradients."""
     unsteady: str | None = None
-    """That the JAX model gives another output each time, once that is known; '' where it does not."""
+    """Message that the JAX model's output changes from run to run; '' if it does not, None if not yet known."""
     unset: Mapping[Site, str] | None = None
-    """The lines of jax's calls that read what `jnp.empty` left unset, once that is known."""
+    """Lines that make `jnp.empty` arrays, by the jax calls that read them; None if not yet known."""
     refused: Counter[str] = field(default_factory=Counter)
-    """By operators: how often they failed."""
+    """Number of failures of each operator."""
 
     def __post_init__(self) -> None:
         self.seconds_left, self.left = self.seconds, ALL * self.seconds / SECONDS
@@ -49,14 +53,14 @@ class Session:
 
 @dataclass
 class Budget:
-    """What is left of it for one difference; used in a `with` statement, in which a terminal shows how far the search is."""
+    """Budget of the search for one difference: a context manager in which a terminal shows the search's progress."""
 
     session: Session
     left: float = field(init=False)
     tried: int = 0
-    """Mutations."""
+    """Number of mutations tried."""
     shown: float = 0.0
-    """When the terminal showed it last."""
+    """Time at which the terminal last showed the progress."""
 
     def __enter__(self) -> "Budget":
         self.left = min(EACH * self.session.seconds / SECONDS, self.session.left)
@@ -69,7 +73,7 @@ class Budget:
             sys.stderr.write("\r\033[K")
 
     def spend(self, operations: float) -> None:
-        """On one replay."""
+        """Count the operations of one replay."""
         self.left -= operations
         self.session.left -= operations
         now = time.monotonic()
@@ -82,10 +86,10 @@ class Budget:
 
     @property
     def is_late(self) -> bool:
-        """Whether the seconds are over: nothing more is replayed."""
+        """True if the time is up: nothing more is replayed."""
         return time.monotonic() >= self.ends
 
     @property
     def is_spent(self) -> bool:
-        """Whether the search has to end."""
+        """True if the search has to end."""
         return self.left <= 0 or self.is_late

@@ -1,4 +1,4 @@
-"""Both sides' runs, and which call of jax is which of torch: what the table of modules is made of."""
+"""Runs of both sides, and the pairing of their calls: the basis of the table of modules."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -44,61 +44,61 @@ WHERE = "jax in float64"
 
 
 class Scale(NamedTuple):
-    """Of what a call gives: one side multiplies by it inside, the other one behind."""
+    """Scale that one side applies inside a call, and the other side after it."""
 
     behind: Site
-    """jax's call whose code has it."""
+    """jax's call whose code applies the scale."""
     says: str
 
 
 @dataclass(frozen=True)
 class Traced:
-    """Both sides' calls, and which of jax's is which of torch's."""
+    """Calls of both sides, and which of jax's calls corresponds to which of torch's."""
 
     reference: Reference
     model: Any
-    """The JAX model with torch's weights, in float32."""
+    """JAX model with torch's weights, in float32."""
     rules: Family
     normal_run: NormalRun
-    """jax's."""
+    """Normal run of the JAX model."""
     pairs: Mapping[Site, Site]
-    """jax's calls -> torch's."""
+    """jax's calls -> torch's calls."""
     valid: Mapping[Site, np.ndarray]
-    """Of jax's taps that are attention's scores or weights: which entries of torch's are compared."""
+    """Entries of torch's attention scores and weights that are compared, by jax's tap."""
     isolated: Isolated
     isolation: Isolation
     tables: Tables
-    """torch's, in place of those that jax's code computes."""
+    """torch's tables, which replace those that jax's code computes."""
     session: Session = field(default_factory=Session)
-    """What the search for causes knows."""
+    """State of the search for causes."""
     opened: frozenset[ArrayKey] = frozenset()
-    """Where jax's array stayed, since both sides divide the work otherwise; nothing is compared there."""
+    """Open boundaries: jax's array stayed because both sides divide the work differently; nothing is compared there."""
     divided: frozenset[Site] = frozenset()
-    """jax's calls on both sides of these boundaries."""
+    """jax's calls on both sides of the open boundaries."""
     scales: Mapping[Site, Scale] = field(default_factory=dict)
-    """Of jax's calls that are right, but for a scale that torch's have inside; jax's code behind them has another number."""
+    """Scales of jax's calls that are right except for a scale inside torch's; jax's later code has another number."""
     draws: DrawPairs | None = None
-    """In training mode: what both sides draw."""
+    """Draws of both sides; None in inference mode."""
     padding: tuple[str, ...] = ()
-    """Rows of torch's tables that jax trains in spite of `padding_idx`; `reference.gradients` hold their gradients then."""
+    """Rows of torch's tables that jax trains despite `padding_idx`; `reference.gradients` then includes their gradients."""
     no_gradients: ParityError | None = None
-    """Why JAX cannot differentiate the model, if it was asked to."""
+    """Reason why JAX cannot differentiate the model, if gradients were requested."""
 
     @cached_property
     def weights(self) -> dict[str, np.ndarray]:
-        """torch's in float64, tied ones by all their names."""
+        """torch's weights in float64, tied ones by all their names."""
         held = {name: as_float64(array) for name, array in self.reference.weights.items()}
         return held | {name: held[first] for name, first in self.reference.tied.items()}
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
-        """jax's own arrays that are no weights, nor keys of random numbers: whole numbers, and floats that are not trained."""
+        """jax's own arrays that are neither weights nor random keys: integers, and floats that are not trained."""
         own = {name: leaf for name, leaf in named_leaves(self.model).items() if getattr(leaf.dtype, "kind", "key") in "iuf"}
         return {name: np.asarray(leaf) for name, leaf in own.items() if not is_weight(leaf) or name in self.rules.constants}
 
     @cached_property
     def stacks(self) -> frozenset[str]:
-        """jax's modules of which each layer has calls of its own."""
+        """jax's modules in which each layer has calls of its own."""
         return numbered_stacks(site.path for site in self.normal_run.outputs)
 
     @cached_property
@@ -108,7 +108,7 @@ class Traced:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """torch's modules with tensors of their own -> jax's that hold these, each those of one of torch's."""
+        """torch's modules with tensors of their own -> jax's modules that hold these and no other torch module's tensors."""
         pairs = self.parameters.items()
         both = {(parent(theirs), parent(ours)) for ours, theirs in pairs}
         counts = Counter(ours for _, ours in both)
@@ -116,41 +116,39 @@ class Traced:
 
     @cached_property
     def gradients(self) -> dict[str, np.ndarray]:
-        """jax's, of weights and inputs, by torch's names."""
+        """jax's gradients of weights and inputs, by torch's names."""
         ours = gradients_to_torch(self.normal_run.weights, self.rules, self.reference.weights)
         ours |= {f"input {i}": array for i, array in self.normal_run.inputs.items()}
         return {name: ours[name] for name in self.reference.gradients}
 
     @cached_property
     def boundaries(self) -> set[ArrayKey]:
-        """torch's arrays that are put in place of jax's."""
+        """Places of torch's arrays that replace jax's."""
         places = (mismatch.place for mismatch in self.isolated.mismatches if mismatch.place not in self.opened)
         return {place._replace(site=self.pairs[place.site]) for place in places if place}
 
     @cached_property
     def unfit(self) -> set[Site]:
-        """jax's calls that give what none of torch's arrays fits, in no order of axes: jax's own stays there."""
+        """jax's calls whose output fits none of torch's arrays in any order of axes, so that jax's array stays."""
         opened = {place.site for place in self.opened}
         return {site for site, found in self.normal.items() if found is None and site not in opened}
 
     @cached_property
     def untied(self) -> str:
-        """What both sides draw without the other's numbers; ''."""
+        """Message about draws of both sides that cannot be paired; '' if there are none."""
         return self.draws.untied() if self.draws else ""
 
     @cached_property
     def normal(self) -> dict[Site, Error | None]:
-        """The error of what each call gives in the normal run."""
+        """Error of each call's output in the normal run."""
         return {site: self.propagated(site) for site in self.pairs}
 
     def propagated(self, site: Site) -> Error | None:
-        """The largest error of what a call gives in the normal run; None where no array of it fits, or all are at open
-        boundaries."""
+        """Largest error of a call's outputs in the normal run; None if no array fits, or all are at open boundaries."""
         return max(self.errors_of(site).values(), key=lambda each: each.off("activation"), default=None)
 
     def errors_of(self, site: Site) -> dict[int, Error]:
-        """Of each array that a call gives in the normal run, by its number. Orders of axes that are not known are searched
-        for."""
+        """Error of each output of a call in the normal run, by index. Unknown orders of axes are searched for."""
         other, valid, found = self.pairs[site], self.valid.get(site), dict[int, Error]()
         for i, (j, t) in enumerate(zip(self.normal_run.outputs[site], self.reference.calls[other].output, strict=False)):
             place = ArrayKey(site, "output", i)
@@ -167,12 +165,13 @@ class Traced:
 
     @cached_property
     def values(self) -> list[tuple[Error, Mismatch]]:
-        """The error of each array that a module makes of torch's."""
+        """Error of each array that a module makes from torch's arrays."""
         return [(self.off(mismatch), mismatch) for mismatch in self.isolated.mismatches if mismatch.place not in self.opened]
 
     @cached_property
     def compared(self) -> dict[ArrayKey, np.ndarray]:
-        """jax's arrays, by torch's places. Where jax's are right along the normal run alone, the work is divided otherwise."""
+        """jax's arrays, by torch's places; without those that are right in the normal run only, where the work is divided
+        differently."""
         found = {}
         for off, mismatch in self.values:
             if (place := mismatch.place) and place.site not in self.valid:
@@ -182,41 +181,43 @@ class Traced:
         return found
 
     def off(self, mismatch: Mismatch) -> Error:
-        """The error of an array of values."""
+        """Error of an array of values."""
         ours = one_number(mismatch.jax, mismatch.torch, inside=mismatch.place is None or mismatch.place.site != CALL)
         return error(ours, mismatch.torch, rounding=self.perturbed(mismatch))
 
     @cached_property
     def larger(self) -> set[str]:
-        """torch's modules whose JAX code also does the work of a module inside of them that JAX does not call."""
+        """torch's modules whose JAX code also does the work of a module inside them that JAX does not call."""
         known = {other.path for other in self.pairs.values()}
         return {holder(site.path, known) for site in holders(self.reference) if site.path not in known}
 
     def rounding_of(self, owner: Site) -> Perturbed:
-        """How far rounding perturbs what a module's own code makes of torch's arrays; where jax's code does more than torch's
-        module, how far it perturbs them in the normal run, which is more."""
+        """Perturbation by rounding of the arrays that a module's own code makes from torch's.
+
+        If jax's code does more than torch's module, the perturbation in the normal run, which is larger.
+        """
         rounding = self.reference.rounding
         return rounding.run if self.pairs[owner].path in self.larger else rounding.alone
 
     def perturbed(self, mismatch: Mismatch) -> Noise:
-        """How far rounding perturbs torch's array."""
+        """Perturbation of torch's array by rounding."""
         if mismatch.place is None:
             return EXACT
         site, part, number = mismatch.place
         return self.rounding_of(mismatch.owner).get(ArrayKey(self.pairs[site], part, number), EXACT)
 
     def sent_from(self, places: Container[ArrayKey]) -> Isolated:
-        """The pass in which gradients come back from these places alone."""
+        """Run the pass in which gradients come back from these places only."""
         judged = jax_float64(self.tables)(saying(WHERE)(self.isolation.judged))
         return judged(self.isolation.sending(self.program, places), self.isolated.orders, dict.fromkeys(self.opened, True))
 
     def given(self, values: Mapping[ArrayKey, np.ndarray]) -> Isolated:
-        """The pass with these arrays in place of torch's."""
+        """Run the pass with these arrays in place of torch's."""
         return jax_float64(self.tables)(saying(WHERE)(self.isolation.given))(self.isolated.orders, values)
 
     @cached_property
     def program(self) -> PatchedProgram:
-        """In which the boundaries that are open may be."""
+        """Program in which the open boundaries may stay open."""
         return (
             jax_float64(self.tables)(self.isolation.compiled)(self.opened, gradients=True)
             if self.opened
@@ -224,14 +225,14 @@ class Traced:
         )
 
     def again(self, boundaries: Iterable[ArrayKey], *, gradients: bool) -> Callable[[Mapping[ArrayKey, bool]], Isolated]:
-        """A pass in which jax's arrays stay at those of the boundaries that are True; it is compiled once."""
+        """Return a pass in which jax's arrays stay at the boundaries that are True; it is compiled once."""
         compiled = jax_float64(self.tables)(self.isolation.compiled)(boundaries, gradients=gradients)
         judged = jax_float64(self.tables)(saying(WHERE)(self.isolation.judged))
         return lambda opened: judged(compiled, self.isolated.orders, opened)
 
 
 def trace(reference: Reference, candidate: Candidate, *, local: bool, gradients: bool) -> Traced:
-    """Both sides' runs; where JAX runs the model and cannot differentiate it, those of values alone, and why."""
+    """Run both sides; if JAX runs the model but cannot differentiate it, compare values only and keep the reason."""
     try:
         return traced_once(reference, candidate, local=local, gradients=gradients)
     except ParityError as error:
@@ -245,8 +246,10 @@ def trace(reference: Reference, candidate: Candidate, *, local: bool, gradients:
 
 
 def traced_once(reference: Reference, candidate: Candidate, *, local: bool, gradients: bool) -> Traced:
-    """Run the JAX model in float64: its normal run, and module by module on torch's arrays. If only the normal run is asked
-    for, the second is left out where the first is equal."""
+    """Run the JAX model in float64: the normal run, then module by module on torch's arrays.
+
+    If only the normal run is requested, the second is left out unless the first differs.
+    """
     reference = without_absent(reference, candidate.family)
     model, call, tables = candidate.like, candidate.call, Tables(candidate.tables)
     with jax_float64(tables), saying(WHERE):
@@ -274,8 +277,11 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
 def paired(
     ours: NormalRun, reference: Reference, parameters: Mapping[str, str], statistics: Mapping[str, str]
 ) -> tuple[dict[Site, Site], dict[Site, np.ndarray], Reference]:
-    """jax's calls -> torch's, running `statistics` among them; of attention's scores and weights, which entries are compared;
-    and the reference without the gradients of calls that are divided otherwise."""
+    """Pair jax's calls with torch's, including running `statistics`.
+
+    Returns the pairs, the entries of attention scores and weights that are compared, and the reference without gradients of
+    calls that both sides divide differently.
+    """
     own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
     modules = pair_modules(own, other, parameters)
     modules |= pair_without_parameters(ours.outputs, reference.calls, parameters, modules)

@@ -1,4 +1,4 @@
-"""The JAX model in training mode: with torch's numbers for what it draws, and its running statistics as values of the run."""
+"""The JAX model in training mode: with torch's numbers for its draws, and with its running statistics as values of the run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -29,13 +29,13 @@ from jaxformer.parity.trace.transformations import written_out
 from jaxformer.pytree import named_leaves
 
 DRAW = "(draw)"
-"""What a draw is called below the module that draws."""
+"""Name of a draw inside the module that draws."""
 
 
 class InTraining:
-    """A call of the JAX model in training mode; an NNX module is put in it, other models are told by the call itself.
+    """Call of the JAX model in training mode, into which an NNX module is put; for other models the call itself sets the mode.
 
-    The call gives its output, or, as Linen's `apply` with `mutable` does, that and a tree of what has changed.
+    The call returns its output, or, like Linen's `apply` with `mutable`, the output and a tree of updated arrays.
     """
 
     def __init__(self, call: Call, draws: DrawPairs | None = None, statistics: Mapping[str, str] | None = None):
@@ -54,7 +54,7 @@ class InTraining:
 
 
 def with_state(output: Any, model: PyTree) -> tuple[Any, dict[str, Any]]:
-    """The output of a call, and the model's leaves after it by name; none where the call does not tell them."""
+    """Return the output of a call, and the model's leaves after it by name; no leaves if the call does not return them."""
     before = named_leaves(model)
     if isinstance(model, nnx.Module):
         return output, before
@@ -63,7 +63,7 @@ def with_state(output: Any, model: PyTree) -> tuple[Any, dict[str, Any]]:
 
 
 def with_training(candidate: Candidate, reference: Reference) -> Candidate:
-    """The candidate in training mode: its draws and its running statistics are paired with torch's."""
+    """Return the candidate in training mode, with its draws and its running statistics paired with torch's."""
     tables = Tables(candidate.tables)
     with jax_float64(tables), saying("jax in float64"):
         model = ready(to_float64(candidate.like), training=False)
@@ -78,7 +78,10 @@ def with_training(candidate: Candidate, reference: Reference) -> Candidate:
 
 
 def as_output_tells(draws: DrawPairs, candidate: Candidate, reference: Reference) -> DrawPairs:
-    """The reading of torch's numbers under which jax's output is torch's, or points where it does: a wrong rate is a factor."""
+    """Choose the reading of torch's numbers under which jax's output equals torch's, or else has the most similar direction.
+
+    The direction decides, because a wrong dropout rate only scales the output.
+    """
     readings = list(draws.readings())
     if len(readings) == 1:
         return draws
@@ -89,7 +92,7 @@ def as_output_tells(draws: DrawPairs, candidate: Candidate, reference: Reference
             try:
                 output = run(model)
                 gaps.append((angle(output, reference.output), distance(output, reference.output)))
-            except Exception:  # the run itself will tell why
+            except Exception:  # the run itself will report why
                 return draws
             if gaps[-1][1] <= TOLERANCES["activation"][0]:
                 return each
@@ -97,7 +100,7 @@ def as_output_tells(draws: DrawPairs, candidate: Candidate, reference: Reference
 
 
 def angle(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Between two arrays, in radians to six digits; the largest one where numbers are not finite."""
+    """Angle between two arrays, in radians to six digits; pi if numbers are not finite."""
     if ours.shape != theirs.shape:
         return np.pi
     with np.errstate(all="ignore"):
@@ -106,12 +109,12 @@ def angle(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def is_statistic(site: Site, reference: Reference) -> bool:
-    """Whether a call of torch's is none, but a buffer after the run."""
+    """True if the record is not a call of torch's but a buffer after the run."""
     return site.path in reference.buffers and not reference.calls[site].inputs
 
 
 def draws_of(model: PyTree, call: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[list[Draw], list[str]]:
-    """All that the JAX model draws in training mode, in its order; and the lines that draw otherwise."""
+    """Observe all draws of the JAX model in training mode, in order, and the lines that draw in another way."""
     found: list[Draw] = []
     lines: list[str] = []
 
@@ -139,7 +142,7 @@ def draws_of(model: PyTree, call: Callable[..., Any], inputs: tuple[Any, ...]) -
 
 
 class _Paths:
-    """Notes in which modules draws are."""
+    """Observer that notes the modules in which draws are."""
 
     def __init__(self) -> None:
         self.found: list[str] = []

@@ -1,5 +1,5 @@
-"""JAX models that give another output each time: they draw numbers on the host, count their calls, or read arrays that were
-made without values."""
+"""JAX models whose output changes from run to run: they draw numbers on the host, count their calls, or read uninitialised
+arrays."""
 
 import re
 from collections.abc import Callable
@@ -20,8 +20,10 @@ from jaxformer.parity.trace.suspect_operations import filled_otherwise
 
 
 def reads_of_unset(traced: Traced) -> dict[Site, str]:
-    """jax's calls whose own code reads one -> the line that makes it. A pass for each line: what is read changes with the
-    numbers that stand there, and an array that is wholly overwritten changes nothing."""
+    """Map jax's calls whose own code reads an uninitialised array to the line that makes it.
+
+    One pass for each line: values that are read change with the fill value; an array that is fully overwritten changes nothing.
+    """
     found: dict[Site, str] = {}
     for line in dict.fromkeys(traced.normal_run.unset):
         with jax_float64(traced.tables), filled_otherwise(line):
@@ -44,14 +46,16 @@ ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def why_unsteady(traced: Traced) -> str:
-    """Why two runs differ; empty where they do not. It takes two traces of the model, and two runs where something was drawn or
-    the traces differ."""
+    """Explain why two runs differ; '' if they do not.
+
+    It traces the model twice, and runs it twice if something was drawn or the traces differ.
+    """
     run = traced.isolation
     with jax_float64(traced.tables):
         model, inputs = run.model, inputs_float64(traced.reference.inputs)
 
         def fresh() -> Callable[..., Any]:
-            """A function that JAX has not traced yet."""
+            """Return a function that JAX has not traced yet."""
             return lambda model, *inputs: side_by_side(run.call(model, *inputs))
 
         try:
@@ -60,7 +64,7 @@ def why_unsteady(traced: Traced) -> str:
             if not places and _is_same(first, jax.make_jaxpr(fresh())(model, *inputs)):
                 return ""
             outputs = [np.asarray(run_once(fresh(), model, *inputs)[0]) for _ in range(2)]
-        except Exception:  # the run itself told why
+        except Exception:  # the run itself reported why
             return ""
     if np.array_equal(*outputs, equal_nan=True):
         return ""
@@ -71,6 +75,6 @@ def why_unsteady(traced: Traced) -> str:
 
 
 def _is_same(program: Any, other: Any) -> bool:
-    """Whether two traces are one program, with the same constants."""
+    """True if two traces are the same program with the same constants."""
     one, two = (ADDRESS.sub("", str(each.jaxpr)) for each in (program, other))
     return one == two and all(map(np.array_equal, program.consts, other.consts))

@@ -1,5 +1,4 @@
-"""Values in an unusual order: axes of a kernel exchanged, weights of one layer in another, or axes that one module alone gives
-in another order."""
+"""Values in an unusual order: a kernel's axes exchanged, one layer's weights in another, or one module's axes transposed."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping
@@ -25,8 +24,10 @@ from jaxformer.parity.trace.reference import Call, Reference
 
 
 def resolve(found: Identified, given: Family, reference: Callable[[], Reference], call: Call) -> Identified:
-    """The same with what is doubtful noted; and in the usual order, where the output then is by far nearer to torch's. What
-    rules that are `given` say is not doubted. `reference` is asked for only where there are doubts."""
+    """Note doubtful matches, and take the usual order if the output is then far nearer to torch's.
+
+    Matches that the `given` rules state are not doubted. `reference` is called only if there are doubts.
+    """
     rules, says = doubtful(found, given)
     noted = replace(found, notes=(*found.notes, *says))
     if not rules:
@@ -35,13 +36,13 @@ def resolve(found: Identified, given: Family, reference: Callable[[], Reference]
     try:
         recorded = reference()
         matched, other = (output_off(recorded, found, family, call) for family in (found.family, usual))
-    except Exception:  # the run itself will tell why
+    except Exception:  # the run itself will report why
         return noted
     return replace(noted, family=usual) if matched > TOLERANCES["activation"][0] and other < CLEAR * matched else noted
 
 
 def output_off(reference: Reference, found: Identified, family: Family, call: Call) -> float:
-    """relL2 of the output in float64 with torch's weights; infinite where it cannot be told."""
+    """relL2 of the output in float64 with torch's weights; infinite if it cannot be computed."""
     with jax_float64(Tables(found.tables)):
         model, run = float64_run(found.model, family, reference, call)
         try:
@@ -51,7 +52,7 @@ def output_off(reference: Reference, found: Identified, family: Family, call: Ca
 
 
 def doubtful(found: Identified, given: Family) -> tuple[dict[str, Rule], list[str]]:
-    """The JAX tensors of which kernels or layers are not in the usual order, with the rules that would be; and what is said."""
+    """Find JAX tensors whose kernels or layers are not in the usual order: the rules that restore it, and notes."""
     rules, family = {}, found.family
     free = {
         name for name in weights_of(found.model, family) if family.rule(name) not in given.rules and not family.rule(name).join
@@ -77,7 +78,10 @@ def doubtful(found: Identified, given: Family) -> tuple[dict[str, Rule], list[st
 
 
 def in_layer_order(names: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Of the JAX tensors that hold those of other layers: torch's names of their own, where layers differ in one number."""
+    """Restore the order of layers: torch's names in layer order, for the JAX tensors that hold other layers' tensors.
+
+    Only names that differ in exactly one number count as layers.
+    """
     groups: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
     for name, its in names.items():
         for layer, it in enumerate(its):
@@ -93,12 +97,12 @@ def in_layer_order(names: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def one_number(names: list[str]) -> bool:
-    """Whether names differ in one of their numbers alone."""
+    """True if the names differ in exactly one of their numbers."""
     return sum(len({*column}) > 1 for column in zip(*map(numbers, names), strict=True)) == 1
 
 
 def numbers(name: str) -> tuple[int, ...]:
-    """Of layers."""
+    """Layer numbers in a name."""
     return tuple(map(int, LAYER.findall(name)))
 
 
@@ -107,8 +111,11 @@ def _torch(names: list[str], stacked: bool) -> Any:
 
 
 def in_usual_orders(isolated: Isolated, isolation: Isolation) -> Isolated:
-    """The pass again, in the usual orders of axes, if then a maker of arrays in other orders diverges, and fewer other modules
-    than before, and none anew; else the pass as it was."""
+    """Repeat the pass in the usual orders of axes, and keep the result if it explains more.
+
+    It does if a call that makes arrays in other orders then diverges, fewer other modules do, and none does that did not
+    before. Otherwise the given pass is returned.
+    """
     odd = odd_orders(isolated, isolation.valid)
     if not odd:
         return isolated
@@ -119,14 +126,14 @@ def in_usual_orders(isolated: Isolated, isolation: Isolation) -> Isolated:
 
 
 def wrong_owners(isolated: Isolated) -> set[Site]:
-    """Modules whose own code gives other values, rounding set aside."""
+    """Modules whose own code gives other values, by more than rounding."""
     return {mismatch.owner for mismatch in isolated.mismatches if over(error(mismatch.jax, mismatch.torch), "activation")}
 
 
 def odd_orders(isolated: Isolated, left_out: Container[Site]) -> dict[ArrayKey, Order]:
-    """The usual order of each array whose axes stand in another one, where the usual one gives its shape too.
+    """Find the usual order of each array whose axes are in another order, if the usual one gives the same shape.
 
-    Usual is what most other modules have for as many axes; torch's own order, where no other module has as many.
+    The usual order is the most common one among other modules' arrays with as many axes, or torch's own if there are none.
     """
     orders = {key: order for key, order in isolated.orders.items() if key.site != CALL and key.site not in left_out}
     shapes = {mismatch.place: mismatch.torch.shape for mismatch in isolated.mismatches if mismatch.place is not None}

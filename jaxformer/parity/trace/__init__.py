@@ -1,1 +1,1 @@
-"""The recorded reference: everything that torch computes for a model on some inputs."""
+"""Recorded reference: everything that torch computes for a model on some inputs."""

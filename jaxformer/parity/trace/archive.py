@@ -1,4 +1,4 @@
-"""The recorded reference in a folder: one environment writes it with torch, another compares with JAX and has no torch.
+"""Recorded reference in a folder: one environment writes it with torch, another compares with JAX and needs no torch.
 
 manifest.json      the calls in their order, how many arrays each has, the environment, and the sha256 of both files
 reference.safetensors   every array, by the name that the manifest gives
@@ -29,21 +29,21 @@ from jaxformer.validation.fields import check_file, read_small
 MANIFEST, ARRAYS = "manifest.json", "reference.safetensors"
 FORMAT = 4
 IN_TRAINING = 5
-"""The format of a reference in training mode: it has draws, which older versions would leave out."""
+"""Format of a reference in training mode: it has draws, which older versions would leave out."""
 OLDER = {"narrow": "low_precision", "unnoticed": "not_covered"}
-"""Names of format 3, which differs in nothing else."""
+"""Name in format 3 -> today's name; format 3 differs in nothing else."""
 PARTS = ("inputs", "output", "input_gradients", "output_gradients")
-"""Of a record, in its order; a gradient may be missing."""
+"""Fields of a record, in their order; a gradient may be missing."""
 NAMED = ("weights", "gradients", "buffers", "low_precision")
-"""Of a reference: arrays by name."""
+"""Fields of a reference that hold arrays by name."""
 ROUNDING = ("run", "alone", "output")
 """Fields of `Rounding`."""
 PLAIN = ("tied", "environment", "heads")
-"""Of a reference: what JSON holds."""
+"""Fields of a reference that are stored as JSON."""
 
 
 def save(reference: Reference, folder: Path) -> None:
-    """Write it; the folder appears whole or not at all. InputError if there is one already."""
+    """Write a reference by an atomic write: the folder appears whole or not at all. InputError if it exists already."""
     try:
         with new_folder(folder) as unfinished:
             save_tensors(unfinished / ARRAYS, _arrays(reference))
@@ -54,7 +54,7 @@ def save(reference: Reference, folder: Path) -> None:
 
 
 def load(folder: Path) -> Reference:
-    """What `save` wrote; InputError for a folder that does not hold it."""
+    """Read what `save` wrote; InputError for a folder that does not hold a reference."""
     try:
         manifest = json.loads(read_small(folder / MANIFEST))
         arrays = safetensors.numpy.load_file(check_file(folder / ARRAYS))
@@ -62,7 +62,7 @@ def load(folder: Path) -> Reference:
             manifest, arrays = renamed(manifest), renamed(arrays)
         elif manifest["format"] not in (FORMAT, IN_TRAINING):
             raise InputError(f"{folder} is of format {manifest['format']}, this reads {FORMAT}; dump it again")
-        elif SEAL in manifest or "arrays" in manifest:  # older dumps have neither
+        elif SEAL in manifest or "arrays" in manifest:  # dumps of older versions have neither
             _check(folder, manifest)
         return _reference(manifest, arrays)
     except OSError as error:
@@ -74,14 +74,14 @@ def load(folder: Path) -> Reference:
 
 
 def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """ValueError where one of the two files was changed since it was written."""
+    """Raise ValueError if one of the two files has changed since it was written."""
     unsealed(manifest)
     if checksum(folder / ARRAYS) != manifest["arrays"]:
         raise ValueError(f"{ARRAYS} was changed: its size or its sha256 differs")
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """By the names of today, of which the part before a slash was renamed."""
+    """Replace names of format 3 by today's, in the part before a slash."""
     return {re.sub(r"^\w+", lambda found: OLDER.get(found[0], found[0]), name): value for name, value in values.items()}
 
 
@@ -118,7 +118,7 @@ def _manifest(reference: Reference) -> dict[str, Any]:
 
 
 def _rows(perturbed: Perturbed) -> list[list[Any]]:
-    """JSON has no infinity: null stands for it."""
+    """Return the noise of each array as rows for JSON, with null for infinity, which JSON lacks."""
     return [
         [*key.site, key.part, key.number, *(each if np.isfinite(each) else None for each in (n.size, n.peak))]
         for key, n in perturbed.items()

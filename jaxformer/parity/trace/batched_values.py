@@ -1,4 +1,4 @@
-"""Values inside of `jax.vmap` as they are outside of it: with the mapped axis, in front.
+"""Values inside `jax.vmap` as they are outside of it: with the mapped axis in front.
 
 So a module or a tap that runs on one example of a batch is seen with the batch, as torch has it.
 """
@@ -12,7 +12,7 @@ from jaxformer.parity.trace.call_records import arrays_in, replaced
 
 
 def is_mapped(value: Any) -> bool:
-    """Whether a vmap runs over arrays in a value."""
+    """True if a vmap maps over arrays in a value."""
     return any(_is_of_vmap(_unmapped(array)) for array in arrays_in(value))
 
 
@@ -21,16 +21,16 @@ def _is_of_vmap(array: Any) -> bool:
 
 
 def _unmapped(array: Any) -> Any:
-    """The same array outside of the vmaps that do not run over it."""
+    """Return an array outside of the vmaps that do not map over it."""
     while _is_of_vmap(array) and array.batch_dim is None:
         array = array.val
     return array
 
 
 def outside_of_vmaps(observe: Callable[[Any], Any], value: Any) -> Any:
-    """observe(value) outside of all vmaps over it, and inside what it gives, which has arrays of the same shapes.
+    """Call observe(value) outside of all vmaps over the value; return its result inside them, with arrays of the same shapes.
 
-    JAX runs the rule of a function at once where a vmap runs over what it is given, and never inside of another transformation.
+    JAX runs a function's batching rule at once if a vmap maps over the arguments, and never inside another transformation.
     """
     inner = arrays_in(value)
     if not is_mapped(value):

@@ -1,4 +1,4 @@
-"""Inputs, outputs and gradients of a module's calls as plain arrays; attention's scores and weights among them."""
+"""Inputs, outputs and gradients of a module's calls as numpy arrays, attention scores and weights included."""
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
@@ -17,35 +17,37 @@ from jaxformer.parity.trace.pytree_modules import is_module
 
 @dataclass(frozen=True)
 class Record:
-    """One call: the different arrays of its arguments in their order, and those of its output; whatever is not an array is
-    left out. A gradient is None where there is none, or none was asked for."""
+    """Arrays of one call: the distinct arrays of its arguments, in order, and those of its output; other values are left out.
+
+    A gradient is None if there is none, or if none was requested.
+    """
 
     inputs: tuple[np.ndarray, ...]
     output: tuple[np.ndarray, ...]
     input_gradients: tuple[np.ndarray | None, ...] = ()
-    """Of each input, through this call alone."""
+    """Gradient of each input, through this call alone."""
     output_gradients: tuple[np.ndarray | None, ...] = ()
-    """Of each array of the output, from all that uses it."""
+    """Gradient of each array of the output, from everything that uses it."""
 
 
 Trace = Mapping[Site, Record]
-"""In the order in which calls end."""
+"""Records of all calls, in the order in which calls end."""
 
 
 def is_array(value: Any) -> bool:
-    """Of either framework."""
+    """True for an array of either framework."""
     return isinstance(value, (np.ndarray, jax.Array)) or hasattr(value, "detach")
 
 
 def arrays_in(value: Any) -> list[Any]:
-    """The arrays of an argument or a result, those in lists, tuples and dicts among them; each once."""
+    """Return the distinct arrays of an argument or a result, also those in lists, tuples, dicts and dataclasses."""
     found: dict[int, Any] = {}
     _visit(value, lambda array: found.setdefault(id(array), array))
     return list(found.values())
 
 
 def named_arrays(value: Any, name: str = "") -> dict[str, Any]:
-    """The arrays of a result by where they stand in it: 'logits', 'states.0'; '' for one by itself."""
+    """Return the arrays of a result by their path in it: 'logits', 'states.0'; '' if the result is an array."""
     if is_array(value):
         return {name: value}
     inner = (named_arrays(item, f"{name}.{key}" if name else str(key)) for key, item in _items(value).items())
@@ -53,25 +55,26 @@ def named_arrays(value: Any, name: str = "") -> dict[str, Any]:
 
 
 def names_in(value: Any) -> list[str]:
-    """What the parts of a dict, a named tuple or a dataclass are called; none of anything else."""
+    """Return the field names of a dict, a named tuple or a dataclass; empty for anything else."""
     named = isinstance(value, Mapping) or is_dataclass(value)
     return list(map(str, _items(value))) if named else list(getattr(value, "_fields", ()))
 
 
 def replaced(value: Any, old: list[Any], new: list[Any]) -> Any:
-    """The same argument or result with other arrays, wherever the old ones stand."""
+    """Return an argument or a result with `new` arrays wherever the `old` ones stand."""
     by_identity = {id(array): other for array, other in zip(old, new, strict=True)}
     return _visit(value, lambda array: by_identity[id(array)])
 
 
 def copied(value: Any) -> Any:
-    """The same with copies of its tensors, which are torch's."""
+    """Return a value with its torch tensors cloned."""
     arrays = arrays_in(value)
     return replaced(value, arrays, [array.clone() for array in arrays])
 
 
 def _visit(value: Any, f: Callable[[Any], Any]) -> Any:
-    """What does not hold an array that f changes is returned as it is: a shape, a range, a model."""
+    """Apply f to the arrays in a value; parts without an array that f changes (a shape, a range, a model) are returned as they
+    are."""
     if is_array(value):
         return f(value)
     items = _items(value)
@@ -80,7 +83,7 @@ def _visit(value: Any, f: Callable[[Any], Any]) -> Any:
 
 
 def _items(value: Any) -> dict[Any, Any]:
-    """What lists, tuples, dicts and dataclasses hold; nothing of anything else."""
+    """Return the items of a list, tuple, dict or dataclass; empty for anything else."""
     if isinstance(value, (type, linen.Module, nnx.Module)) or is_module(value):
         return {}
     if is_dataclass(value):
@@ -91,7 +94,8 @@ def _items(value: Any) -> dict[Any, Any]:
 
 
 def _with(value: Any, items: dict[Any, Any], changed: dict[Any, Any]) -> Any:
-    """A container of the same type, whatever its constructor wants, with some items changed."""
+    """Return a container of the same type with some items changed, without calling its constructor where that may refuse
+    them."""
     if isinstance(value, tuple):
         every = [changed.get(i, item) for i, item in items.items()]
         return type(value)(every) if hasattr(value, "n_sequence_fields") else tuple.__new__(type(value), every)
@@ -100,25 +104,25 @@ def _with(value: Any, items: dict[Any, Any], changed: dict[Any, Any]) -> Any:
     other = copy.copy(value)
     for name, item in changed.items():
         if is_dataclass(value):
-            object.__setattr__(other, name, item)  # frozen ones too
+            object.__setattr__(other, name, item)  # works on frozen dataclasses too
         if not is_dataclass(value) or (isinstance(value, Mapping) and name in value):
             cast(Any, other)[name] = item
     return other
 
 
 TINY = float(np.finfo(np.float32).tiny)
-"""A larger weight does not underflow, not even in float32."""
+"""Smallest normal float32: a larger weight does not underflow, not even in float32."""
 
 
 def is_attention(site: Site, record: Record) -> bool:
-    """Whether a call of torch's is not a module, but attention scores or weights."""
+    """True if a torch call is not a module, but attention scores or weights."""
     return last(site.path) in ATTENTION and not record.inputs
 
 
 def valid_entries(site: Site, theirs: Trace, ours: np.ndarray) -> np.ndarray:
-    """Which entries of torch's scores or weights are compared; `ours` are jax's along the normal run.
+    """Return the mask of torch's scores or weights to compare; `ours` are jax's scores or weights in the normal run.
 
-    Scores are not compared where on each side the weight of the key underflows, whatever number masks it.
+    Scores are left out where the key's weight underflows on both sides, whatever number masks the key.
     """
     scores = theirs[scores_of(site)].output[0]
     keys = scores > MASKED
@@ -131,10 +135,10 @@ def valid_entries(site: Site, theirs: Trace, ours: np.ndarray) -> np.ndarray:
 
 
 def without_weight(scores: np.ndarray) -> np.ndarray:
-    """Where the weight underflows, in float32 at least."""
+    """Return where the weight underflows, at least in float32."""
     return scores < scores.max(-1, keepdims=True) + np.log(TINY)
 
 
 def scores_of(site: Site) -> Site:
-    """The scores beside a call that is scores or weights."""
+    """Return the site of the scores that belong to a call of scores or weights."""
     return Site(join(parent(site.path), ATTENTION[0]), site.call)

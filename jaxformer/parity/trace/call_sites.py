@@ -1,4 +1,4 @@
-"""The calls inside a model: every call of every submodule, on both sides, each layer of a stack by its index.
+"""Calls inside a model: every call of every submodule, on both sides, with each layer of a stack by its index.
 
 A call of a module is the outermost call of one of its public methods, so that `embed.encode(ids)` counts as `embed(ids)` does.
 An observer sees each call before and after, and may replace the values that go in and come out.
@@ -18,29 +18,29 @@ from jaxformer.runtime.crashes import note
 
 
 def join(*parts: str) -> str:
-    """One path of parts, of which some may be empty."""
+    """Join the non-empty parts to one path."""
     return ".".join(filter(None, parts))
 
 
 def parent(name: str) -> str:
-    """The module that a tensor lies in."""
+    """Return the path of the module that holds a tensor."""
     return name.rpartition(".")[0]
 
 
 def last(name: str) -> str:
-    """What it is called in there."""
+    """Return the last part of a path."""
     return name.rpartition(".")[2]
 
 
 def ancestors(name: str) -> Iterator[str]:
-    """Modules around a tensor, from the inner one to the model itself, ''."""
+    """Yield the paths of the modules around a tensor, from the innermost to the model itself, ''."""
     while name:
         name = parent(name)
         yield name
 
 
 def common_start(names: Iterable[str]) -> str:
-    """The innermost module around all of these tensors."""
+    """Return the innermost module around all of these tensors."""
     paths = [parent(name).split(".") for name in names]
     shared = 0
     while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
@@ -49,13 +49,16 @@ def common_start(names: Iterable[str]) -> str:
 
 
 def below(name: str, path: str) -> bool:
-    """Whether a parameter lies in a module."""
+    """True if a parameter lies in a module."""
     return not path or name.startswith(f"{path}.")
 
 
 def parameters_of(path: str, names: Iterable[str]) -> list[str]:
-    """Those that lie in a module. A tap may also be called as a parameter is, or as several begin or end: `q` has `q`, or `q_w`
-    and `q_b`, or `wq` and `bq`."""
+    """Return the parameters that lie in a module.
+
+    A tap may also have the name of a parameter, or one to which several parameters add a prefix or a suffix: `q` has `q`, or
+    `q_w` and `q_b`, or `wq` and `bq`.
+    """
     names, (around, _, own) = [*names], path.rpartition(".")
     whole = [name for name in names if name == path or below(name, path)]
     called = {join(around, letter + own) for letter in "wbWB"}
@@ -63,7 +66,7 @@ def parameters_of(path: str, names: Iterable[str]) -> list[str]:
 
 
 def depth(path: str) -> tuple[int, str]:
-    """For sorting: the model itself first, then its children, then the children of those."""
+    """Return a sort key: the model itself first, then its children, then their children."""
     return (path.count(".") + 1 if path else 0), path
 
 
@@ -71,42 +74,43 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Site(NamedTuple):
-    """One call of one module."""
+    """Call of a module."""
 
     path: str
-    """'stack.blocks.2.attention'; '' is the model itself."""
+    """Path of the module: 'stack.blocks.2.attention'; '' for the model itself."""
     call: int
-    """How often this module was called before."""
+    """Number of earlier calls of this module."""
 
     def __str__(self) -> str:
         return (self.path or "the model") + (f" (call {self.call})" if self.call else "")
 
 
 class ArrayKey(NamedTuple):
-    """One array of one call."""
+    """Array of a call."""
 
     site: Site
     part: str
-    """Of its record: 'inputs', 'output', 'input_gradients' or 'output_gradients'; 'gradient' of a weight or input."""
+    """Field of the call's record: 'inputs', 'output', 'input_gradients' or 'output_gradients'; or 'gradient' of a weight or
+    input."""
     number: int
-    """Among torch's."""
+    """Index among torch's arrays."""
 
     @classmethod
     def gradient(cls, name: str) -> "ArrayKey":
-        """Of a weight or input."""
+        """Return the key of the gradient of a weight or input."""
         return cls(Site(name, 0), "gradient", 0)
 
 
 @runtime_checkable
 class Observer(Protocol):
-    """Sees calls; what it returns is used instead."""
+    """Observer of calls; the values that it returns replace the given ones."""
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The positional arguments, and the named ones as a dict behind them."""
+        """Return the positional arguments, followed by the named ones as a dict."""
         ...
 
     def leave(self, site: Site, output: Any) -> Any:
-        """What the call gives."""
+        """Return the output of the call."""
         ...
 
 
@@ -114,40 +118,41 @@ ATTENTION = ("scores", "weights")
 """Names of the input and the output of a softmax, below the path of the module that runs it."""
 
 CALL = Site("(call)", 0)
-"""The user's function that calls the model: whatever it does around the model is its own code."""
+"""The user's function that calls the model: everything that it does around the model is its own code."""
 
 
 Outside = Callable[[Callable[[Any], Any], Any], Any]
-"""outside(observe, value): observe(value) with the values as they are outside of transformations; `value` where it cannot."""
+"""outside(observe, value): observe(value) with the values outside of transformations; `value` if that is impossible."""
 
 
 class Turn(NamedTuple):
-    """One turn of a loop over layers."""
+    """Iteration of a loop over layers."""
 
     stacks: frozenset[str]
-    """The modules and arrays of which it has one layer."""
+    """Modules and arrays of which the iteration has one layer."""
     layer: int
 
 
 class Visits:
-    """The calls that are running, and how many there were of each module."""
+    """Running calls, and the number of calls of each module."""
 
     def __init__(self, observer: Observer, outside: Outside = lambda observe, value: observe(value)):
         self.observer, self.outside = observer, outside
         self.open: list[tuple[Any, str]] = []
         self.calls: Counter[str] = Counter()
         self.turns: list[Turn] = []
-        """Of the loops over layers that are running."""
+        """Current iterations of the loops over layers that are running."""
         self.levels = [current_trace()]
-        """Where values can be seen: JAX's trace around the model, and those of the vmaps in it that are running."""
+        """JAX traces in which values can be seen: the trace around the model, and those of the running vmaps inside the
+        model."""
         self.lines: dict[str, str] = {}
-        """By paths: where the user's code begins that is called, or else where it calls a library's module, or taps a value."""
+        """Lines of code by path: where the called user code begins, else where it calls a library's module, or taps a value."""
         self.hidden = 0
-        """Calls that could not be seen, in the operation that is traced."""
+        """Number of calls that could not be seen, in the operation that is being traced."""
 
     @contextmanager
     def turn(self, stacks: frozenset[str], layer: int) -> Iterator[None]:
-        """While it runs, calls in these stacks are calls of that layer's."""
+        """Context manager: calls in these stacks count as calls of this layer."""
         self.turns.append(Turn(stacks, layer))
         try:
             yield
@@ -155,11 +160,11 @@ class Visits:
             self.turns.pop()
 
     def is_seen(self) -> bool:
-        """Whether what runs now runs once, in no other transformation than in vmaps."""
+        """True if the running code runs once, inside no transformation other than vmaps."""
         return current_trace() in self.levels
 
     def in_vmap(self, f: F) -> F:
-        """f, for a vmap that is called here."""
+        """Wrap f for a vmap that is called here, so that calls inside the vmap are seen."""
 
         @wraps(f)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -172,7 +177,7 @@ class Visits:
         return run if self.is_seen() else f  # pyright: ignore[reportReturnType]
 
     def numbered(self, path: str) -> str:
-        """The path with the number of the layer that is running behind the stack's; one that has it stays."""
+        """Insert the running layer's number after the stack's path; a path that has the number stays."""
         for stacks, layer in self.turns:
             for stack in stacks:
                 numbered = join(stack, str(layer))
@@ -181,11 +186,11 @@ class Visits:
         return path
 
     def is_open(self, module: Any) -> bool:
-        """Whether a call of this module is running: what it calls of its own is part of that call."""
+        """True if a call of this module is running: calls of its own methods are part of that call."""
         return any(module is caller for caller, _ in self.open)
 
     def run(self, module: Any, path: str, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The call itself, between `enter` and `leave` of the observer; where its values cannot be seen, the call alone."""
+        """Run a call between the observer's `enter` and `leave`; if its values cannot be seen, run only the call."""
         site, seen = Site(path, self.calls[path]), list[str]()
 
         def enter(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -215,13 +220,14 @@ class Visits:
         return output
 
     def record(self, name: str, value: Any) -> Any:
-        """A value inside of the innermost call, as if a module of that name returned it."""
+        """Record a value inside the innermost call, as if a module of that name returned it."""
         path = self.numbered(join(self.open[-1][1] if self.open else "", name))
         return self.outside(lambda seen: self.run(None, path, lambda: seen, (), {}), value)
 
 
 def public_methods(kind: type, base: type) -> Iterator[tuple[type, str, Callable[..., Any]]]:
-    """(class, name, function) of the methods that a class or its parents below `base` define, `__call__` among them."""
+    """Yield (class, name, function) of the public methods, `__call__` included, that a class or its parents below `base`
+    define."""
     for owner in kind.__mro__:
         if issubclass(owner, base) and owner is not base:
             for name, value in vars(owner).items():
@@ -230,5 +236,5 @@ def public_methods(kind: type, base: type) -> Iterator[tuple[type, str, Callable
 
 
 def is_public(name: str) -> bool:
-    """Whether a user calls a method of this name."""
+    """True for `__call__` and for names that do not begin with an underscore."""
     return name == "__call__" or not name.startswith("_")

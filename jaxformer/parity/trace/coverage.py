@@ -1,4 +1,4 @@
-"""Coverage of a run: parameters, positions and masks on which its output does not depend."""
+"""Coverage of a run: parameters, positions and masks that its output does not depend on."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
@@ -16,13 +16,14 @@ from jaxformer.parity.trace.torch_hooks import without_fast_path
 
 
 def sensitivity(torch_model: Any, inputs: tuple[np.ndarray, ...], call: Callable[..., Any] = apply) -> list[str]:
-    """Short phrases for all whose change leaves the output of `call(torch_model, *inputs)` within tier A's tolerance.
+    """Return short phrases for everything whose change leaves the output of `call(torch_model, *inputs)` within tier A's
+    tolerance.
 
     'wte.weight: 12 of 65 rows', 'h.*.attn.c_attn.bias: 48-95 of 144', 'input 0: positions 33-65 of row 2'. Positions that a
-    mask hides are listed as 'masked by input 1'; nothing else in the list should be left as it is in a test. Axis 0 of an
-    input is taken for the batch, axis 1 for positions, the last one for a mask's. An id is changed to others that occur.
-    It takes one backward pass, and a forward pass for each position of a mask; the model is not changed.
-    InputError where no number of the output is finite.
+    mask hides are listed as 'masked by input 1'; a test should leave nothing else in the list. Axis 0 of an input is taken for
+    the batch, axis 1 for positions, the last axis for a mask's positions. An id is changed to other ids that occur. The check
+    takes one backward pass, and a forward pass for each position of a mask; the model is not changed. InputError if no number
+    of the output is finite.
     """
     base = Unperturbed(torch_model, inputs, call)
     proven, covered = base.gradients()
@@ -33,7 +34,8 @@ def sensitivity(torch_model: Any, inputs: tuple[np.ndarray, ...], call: Callable
 
 
 def uncovered_parameters(base: Unperturbed, proven: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Entries of parameters that may have any value: whole tensors, rows and columns, and single entries of vectors."""
+    """Return masks of parameter entries that may have any value: whole tensors, rows and columns, and single entries of
+    vectors."""
     suspects = {name: whole_slices(np.asarray(~entries)) for name, entries in proven.items()}
     suspects = {name: entries for name, entries in suspects.items() if entries.any()}
     if not is_covered(base, suspects):
@@ -42,7 +44,7 @@ def uncovered_parameters(base: Unperturbed, proven: dict[str, np.ndarray]) -> di
 
 
 def whole_slices(entries: np.ndarray) -> np.ndarray:
-    """Those entries of a matrix that fill a row or a column: that single ones show no gradient is chance."""
+    """Return the entries of a matrix that fill a row or a column: single entries without a gradient are chance."""
     if entries.ndim < 2:
         return entries
     rows = entries.all(axis=tuple(range(1, entries.ndim)), keepdims=True)
@@ -51,7 +53,7 @@ def whole_slices(entries: np.ndarray) -> np.ndarray:
 
 
 def is_covered(base: Unperturbed, changes: dict[str, np.ndarray]) -> bool:
-    """Whether new values of these entries, all at once, change the output."""
+    """True if new values of these entries, all changed at once, change the output."""
     import torch
 
     if not changes:
@@ -70,7 +72,8 @@ def is_covered(base: Unperturbed, changes: dict[str, np.ndarray]) -> bool:
 
 
 def uncovered_inputs(base: Unperturbed, i: int, covered: np.ndarray) -> list[str]:
-    """Rows and positions of one input that may hold anything, and whether their order counts; `covered` is proven already."""
+    """Describe the rows and positions of one input that do not matter, and whether their order does; `covered` ones are proven
+    to matter."""
     import torch
 
     tensor = base.inputs[i]
@@ -85,12 +88,12 @@ def uncovered_inputs(base: Unperturbed, i: int, covered: np.ndarray) -> list[str
 
 
 def uncovered_positions(base: Unperturbed, i: int, covered: np.ndarray) -> np.ndarray:
-    """Of those that are not covered yet: which of them change without any effect."""
+    """Return the mask of the positions not yet `covered` whose change has no effect."""
     found = ~covered
     if not found.any():
         return found
     independent, undecided = rows_independent(base, i), found
-    if covered.any():  # what has gradients elsewhere is tried together; a mask is not: hiding everything may hide nothing
+    if covered.any():  # try all at once, but not for a mask: hiding everything may hide nothing
         rows = base.changed_rows(changed(base, i, found))
         undecided = found & (rows[:, None] if independent else rows.any())
     changes = covered_alone(base, i, undecided, 1, independent)
@@ -100,7 +103,8 @@ def uncovered_positions(base: Unperturbed, i: int, covered: np.ndarray) -> np.nd
 
 
 def covered_alone(base: Unperturbed, i: int, positions: np.ndarray, axis: int, independent: bool) -> np.ndarray:
-    """Those that change the output, each column (`axis` 1) or row (0) by itself; where rows are independent, in each row."""
+    """Return the mask of the positions that change the output when each column (`axis` 1) or row (`axis` 0) is changed alone;
+    row by row if rows are independent."""
     covered = np.zeros_like(positions)
     for number in np.flatnonzero(positions.any(1 - axis)):
         entries = positions & (np.indices(positions.shape)[axis] == number)
@@ -110,7 +114,7 @@ def covered_alone(base: Unperturbed, i: int, positions: np.ndarray, axis: int, i
 
 
 def rows_independent(base: Unperturbed, i: int) -> bool:
-    """Whether each row of the output depends on the same row of the input alone."""
+    """True if each row of the output depends on the same row of the input alone."""
     shape = grid(base.inputs[i])
     if shape[0] != len(base.reference):
         return False
@@ -118,7 +122,8 @@ def rows_independent(base: Unperturbed, i: int) -> bool:
 
 
 def changed(base: Unperturbed, i: int, positions: np.ndarray) -> list[Any]:
-    """The inputs, with other values at these rows and positions of one: not, another id that occurs, or noise added."""
+    """Return the inputs with other values at these rows and positions of input i: booleans inverted, ids replaced by another id
+    that occurs, floats with noise added."""
     import torch
 
     tensor = base.inputs[i]
@@ -135,7 +140,7 @@ def changed(base: Unperturbed, i: int, positions: np.ndarray) -> list[Any]:
 
 
 def order_counts(base: Unperturbed, i: int, not_covered: np.ndarray) -> bool:
-    """Whether swapping two neighbours with different ids changes more than their places in the output."""
+    """True if swapping two neighbours with different ids does more than swap their places in the output."""
     if base.inputs[i].ndim != 2:
         return True
     ids = host(base.inputs[i])
@@ -155,7 +160,8 @@ def order_counts(base: Unperturbed, i: int, not_covered: np.ndarray) -> bool:
 
 
 def hidden_by(base: Unperturbed, i: int, not_covered: np.ndarray) -> tuple[np.ndarray, str]:
-    """Positions that a mask among the inputs hides, if all of them are not_covered, and which input that is."""
+    """Return the mask of positions that a mask among the inputs hides, if all of them are not covered, and the name of that
+    input."""
     for j, tensor in enumerate(base.inputs):
         values = host(tensor)
         if j != i and not tensor.is_floating_point() and grid(tensor)[0] == len(not_covered) and len(np.unique(values)) == 2:
@@ -168,7 +174,7 @@ def hidden_by(base: Unperturbed, i: int, not_covered: np.ndarray) -> tuple[np.nd
 
 
 def unread_by_torch(names: Iterable[str], reference: Reference) -> Iterator[str]:
-    """Those of these; none where torch is not at hand."""
+    """Yield those of the named parameters that torch's output does not depend on; none if torch's model is not available."""
     import torch
 
     if (source := reference.source) is None:

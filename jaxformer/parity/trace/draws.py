@@ -1,5 +1,5 @@
-"""Random numbers drawn in training mode, on both sides: each draw is noted with its module, and both are given the same
-ones."""
+"""Random numbers drawn in training mode, on both sides: each draw is recorded with its module, and both sides get the same
+numbers."""
 
 import math
 import zlib
@@ -22,34 +22,34 @@ from jaxformer.parity.trace.source_lines import line_here
 from jaxformer.runtime import random
 
 DROPOUT, UNIFORM, NORMAL = "dropout", "uniform", "normal"
-"""Kinds of draws: which units are kept, numbers between 0 and 1, and normal ones. Any other cannot be shared."""
+"""Kinds of draws: masks of units to keep, numbers between 0 and 1, and normal numbers. Other kinds cannot be shared."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw of one run, without its numbers."""
+    """Draw of random numbers in a run, without the numbers."""
 
     path: str
-    """Of the innermost module around it; '' where that is the model itself."""
+    """Path of the innermost module around the draw; '' for the model itself."""
     kind: str
-    """Of these, or the name of another operation."""
+    """Kind of draw, one of the three above, or the name of another operation."""
     shape: tuple[int, ...]
     number: int = 0
-    """How many there were before at this path."""
+    """Number of earlier draws at this path."""
     keep: float = 1.0
-    """The probability that a unit is kept."""
+    """Probability that a unit is kept."""
     line: str = field(default="", compare=False)
-    """Of the user's code, 'model.py:12'."""
+    """Line of the user's code, 'model.py:12'."""
 
     @property
     def says(self) -> str:
-        """'dropout of 0.1 in layers.0'"""
+        """Description: 'dropout of 0.1 in layers.0'"""
         what = f"dropout of {1 - self.keep:.6g}" if self.kind == DROPOUT else f"{self.kind} numbers"
         return f"{what} in {self.path or 'the model itself'}" + (f" ({self.line})" if self.line else "")
 
 
 def numbers_of(draw: Draw) -> np.ndarray:
-    """The same ones every time, which float32 holds too: True where a unit is kept, else floats."""
+    """Return the numbers of a draw: deterministic, representable in float32; True where a unit is kept, else floats."""
     rng = np.random.default_rng([zlib.crc32(draw.path.encode()), draw.number])
     if draw.kind == NORMAL:
         return rng.standard_normal(draw.shape).astype(np.float32)
@@ -58,24 +58,24 @@ def numbers_of(draw: Draw) -> np.ndarray:
 
 
 def in_range(numbers: Any, low: Any, high: Any) -> Any:
-    """Numbers between 0 and 1 moved to between these two."""
+    """Scale numbers between 0 and 1 to the range between `low` and `high`."""
     return low + (high - low) * numbers
 
 
 SEED = 0
-"""Of the draws that cannot be given numbers."""
+"""Seed of the draws whose numbers cannot be set."""
 
 
 Change = Callable[[Any, float], Any]
-"""change(numbers, keep): other numbers for a draw; of dropout 1.0 where a unit is kept, which is then divided by `keep`."""
+"""change(numbers, keep): mutated numbers of a draw; for dropout 1.0 where a unit is kept, which is then divided by `keep`."""
 
 _altered: list[tuple[Mapping[tuple[str, int], Change], list[Draw]]] = []
-"""What changes draws while a cause is looked for, by module and number; and where they are noted."""
+"""Mutations of draws, by module and number, while a cause is searched; and the lists in which draws are recorded."""
 
 
 @contextmanager
 def mutated_draws(changes: Mapping[tuple[str, int], Change], noted: list[Draw] | None = None) -> Iterator[None]:
-    """Inside, draws of `repeatable_draws` are changed, and noted."""
+    """Context manager: mutate the draws of `repeatable_draws`, and record them in `noted`."""
     _altered.append((changes, [] if noted is None else noted))
     try:
         yield
@@ -85,11 +85,11 @@ def mutated_draws(changes: Mapping[tuple[str, int], Change], noted: list[Draw] |
 
 @contextmanager
 def repeatable_draws(model: Any) -> Iterator[list[Draw]]:
-    """Inside, whatever `model` draws is decided by its place alone: its module, and how many draws came before it there.
+    """Make the draws of `model` repeatable: each depends only on its module and on the number of earlier draws there.
 
     nn.Dropout and its kin, F.dropout, nn.MultiheadAttention, scaled_dot_product_attention, torch.rand, torch.randn,
-    torch.bernoulli and torch.normal on the CPU get `numbers_of` their place; other operations draw from one seed. torch's own
-    generator stays as it was.
+    torch.bernoulli and torch.normal on the CPU get `numbers_of` their place; other operations draw from one seed. The state of
+    torch's own generator is restored.
     """
     import torch
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -113,7 +113,7 @@ def repeatable_draws(model: Any) -> Iterator[list[Draw]]:
 
 
 class _Notes:
-    """The modules that are running, and what they have drawn."""
+    """Running modules and their recorded draws."""
 
     def __init__(self) -> None:
         self.running = [""]
@@ -121,7 +121,7 @@ class _Notes:
         self.found: list[Draw] = []
 
     def numbers(self, kind: str, shape: Any, keep: float = 1.0) -> Any:
-        """Those of the next draw, in float64: what is made of them may be so too."""
+        """Return the numbers of the next draw, in float64, since what is computed from them may be float64 too."""
         import torch
 
         path = self.running[-1]
@@ -137,7 +137,8 @@ class _Notes:
 
 
 def _kept(numbers: Callable[..., Any], shape: Any, p: Any) -> Any:
-    """Which units are kept. `p` may be a tensor: of several probabilities, they are those above uniform numbers."""
+    """Return the mask of kept units. `p` may be a tensor: units with different probabilities are kept where p exceeds a uniform
+    number."""
     import torch
 
     if isinstance(p, torch.Tensor) and p.numel() and bool((p == p.flatten()[0]).all()):
@@ -146,7 +147,7 @@ def _kept(numbers: Callable[..., Any], shape: Any, p: Any) -> Any:
 
 
 def _repeating(numbers: Callable[..., Any]) -> Any:
-    """Inside, torch's operations draw these numbers."""
+    """Context manager: torch's random operations return these numbers."""
     import torch
 
     aten = torch.ops.aten
@@ -180,14 +181,15 @@ def _repeating(numbers: Callable[..., Any]) -> Any:
 
 
 Seen = Callable[[str, float, Any, str], Any]
-"""seen(kind, keep, numbers, line): a draw with what is mapped by vmaps in front; what it gives is used instead."""
+"""seen(kind, keep, numbers, line): called for a draw, with axes mapped by vmaps in front; its result replaces the numbers."""
 
 
 @contextmanager
 def seen_draws(seen: Seen) -> Iterator[None]:
-    """Inside, `seen` decides what jax.random's bernoulli, uniform and normal give, as flax's and other models' dropouts draw.
+    """Context manager: `seen` replaces the numbers of jax.random's bernoulli, uniform and normal, with which dropouts draw in
+    flax and elsewhere.
 
-    What is drawn while another program is traced, as Linen's initialisers for their shapes, is not seen.
+    Draws while another program is traced, such as those of Linen's initialisers for their shapes, are not seen.
     """
     level = current_trace()
 
@@ -239,7 +241,7 @@ def _normal(key: Any, *_: Any, **__: Any) -> tuple[str, float, Callable[[Any], A
 
 
 def _plain(p: Any) -> float:
-    """A probability that is one known number; NaN elsewhere."""
+    """Return a probability that is one known number; NaN for anything else."""
     try:
         return float(p)
     except (TypeError, jax.errors.JAXTypeError):
@@ -248,8 +250,10 @@ def _plain(p: Any) -> float:
 
 @contextmanager
 def fed_draws(numbers: Sequence[np.ndarray | None]) -> Iterator[None]:
-    """Inside, the draws give these numbers, in their order; None, and what comes after the last, gives numbers of its own:
-    every unit is kept, or zeros."""
+    """Context manager: draws return these numbers, in order.
+
+    For None, for a wrong shape and after the last numbers, every unit is kept, and other draws are zeros.
+    """
     waiting = iter(numbers)
 
     def seen(kind: str, keep: float, value: Any, line: str) -> Any:

@@ -1,4 +1,4 @@
-"""Random numbers that a JAX model draws while it runs, on the host or by `jax.random`: the other side cannot have the same
+"""Random numbers that a JAX model draws while it runs, on the host or by `jax.random`: the other side cannot get the same
 ones."""
 
 import gc
@@ -19,13 +19,15 @@ from jaxformer.parity.trace.source_lines import is_users, line_here
 from jaxformer.parity.trace.transformations import UNOPENED, bound_operations
 
 HELD = "a numpy generator that the model holds"
-"""Where no line is known."""
+"""Place of a draw whose line is not known."""
 
 
 @contextmanager
 def host_draws(*models: Any) -> Iterator[list[str]]:
-    """The lines of the user's code that draw so; generators with a seed of their own are among them only if `models` hold
-    them, since each run goes on where the last one ended."""
+    """Record the lines of the user's code that draw random numbers on the host.
+
+    Generators with a seed of their own count only if `models` hold them, since each run continues where the last one ended.
+    """
     places: list[str] = []
     before = [(each, repr(each.bit_generator.state)) for each in generators(*models)]
 
@@ -51,7 +53,8 @@ def host_draws(*models: Any) -> Iterator[list[str]]:
 
 
 def generators(*models: Any) -> list[np.random.Generator]:
-    """numpy's, that models hold: as attributes, in containers and closures, or as globals of the user's own code."""
+    """Return the numpy generators that models hold: in attributes, containers and closures, or as globals of the user's own
+    code."""
     waiting, seen = [*models], {}
     while waiting:
         each = waiting.pop()
@@ -62,12 +65,14 @@ def generators(*models: Any) -> list[np.random.Generator]:
 
 
 def imports(each: Any) -> bool:
-    """Whether it is of how a module was imported, which the globals of every module hold: all of pytest hangs on that."""
+    """True if an object describes how a module was imported; every module's globals hold one, and all of pytest is reachable
+    from it."""
     return isinstance(each, ModuleSpec) or hasattr(type(each), "exec_module")
 
 
 def held_by(each: Any) -> list[Any]:
-    """What an object holds; of a library's functions what they close over alone, of its classes and of modules nothing."""
+    """Return the objects that an object refers to; for a library's functions only their closure and defaults, for its classes
+    and for modules nothing."""
     if isinstance(each, FunctionType) and not is_users(each.__code__.co_filename):
         return [each.__closure__, each.__defaults__, each.__kwdefaults__]
     if isinstance(each, ModuleType) or (isinstance(each, type) and not is_users_class(each)):
@@ -76,19 +81,21 @@ def held_by(each: Any) -> list[Any]:
 
 
 def is_users_class(each: type) -> bool:
-    """Also one that is typed into a notebook, whose module has no file."""
+    """True if a class is the user's; also if it is typed into a notebook, whose module has no file."""
     file = getattr(sys.modules.get(each.__module__), "__file__", None)
     return each.__module__ == "__main__" or (file is not None and is_users(file))
 
 
 JAX_DRAWS = ("random_bits", "random_gamma", "rng_bit_generator", "rng_uniform")
-"""JAX's operations that give random numbers."""
+"""JAX's primitives that return random numbers."""
 
 
 @contextmanager
 def jax_draws() -> Iterator[list[str]]:
-    """The lines of the user's code that draw in JAX, also inside of a loop or a branch; shapes alone, as Linen asks its
-    initialisers for, are not drawn."""
+    """Record the lines of the user's code that draw in JAX, also inside a loop or a branch.
+
+    Draws for shapes alone, as in Linen's initialisers, do not count.
+    """
     places: list[str] = []
 
     def note(operation: str, how: Mapping[str, Any]) -> None:
@@ -100,7 +107,7 @@ def jax_draws() -> Iterator[list[str]]:
 
 
 def does_draw(how: Mapping[str, Any]) -> bool:
-    """Whether one of the programs among an operation's parameters draws."""
+    """True if one of the programs among an operation's parameters draws random numbers."""
     programs = (program for value in how.values() for program in (value if isinstance(value, tuple | list) else (value,)))
     steps = (step for program in programs for step in getattr(getattr(program, "jaxpr", program), "eqns", ()))
     return any(step.primitive.name in JAX_DRAWS or does_draw(step.params) for step in steps)
@@ -108,7 +115,7 @@ def does_draw(how: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def torch_draws() -> Iterator[list[str]]:
-    """The lines of the user's code that draw in torch; fused attention, which may drop weights, is left out."""
+    """Record the lines of the user's code that draw in torch; fused attention, which may drop weights, is left out."""
     import torch
 
     places: list[str] = []

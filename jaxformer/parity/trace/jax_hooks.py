@@ -1,7 +1,8 @@
-"""The calls of JAX models: of Flax NNX modules, of Linen and Haiku modules, and of plain functions that use `tap`.
+"""Calls of JAX models: of Flax NNX modules, of Linen and Haiku modules, of pytree modules, and of plain functions that use
+`tap`.
 
-Inside `jit` the tracing is recorded; nested jits, scans and what is rematerialised have to be `written_out`. What runs in
-another transformation is recorded where it is a vmap over examples or layers, and else it is not.
+Inside `jit` the tracing is recorded; nested jits, scans and rematerialised functions have to be `written_out`. Calls inside
+another transformation are recorded if it is a vmap over examples or layers, else not.
 """
 
 import os
@@ -29,7 +30,7 @@ from jaxformer.runtime.xla_options import Options, exact
 from jaxformer.validation.fields import check_kind
 
 T = TypeVar("T")
-register_exclusion(os.path.dirname(os.path.dirname(__file__)) + os.sep)  # JAX's errors show the user's own lines
+register_exclusion(os.path.dirname(os.path.dirname(__file__)) + os.sep)  # so that JAX's errors show the user's own lines
 
 RUN_ONCE: Options = {
     "xla_backend_optimization_level": 0,
@@ -37,7 +38,7 @@ RUN_ONCE: Options = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
-"""Compiler options for a program that runs once: it compiles in half the time."""
+"""Compiler options for a program that runs once: compilation takes half the time."""
 
 UNTRACEABLE = (
     HiddenCallsError,
@@ -46,16 +47,16 @@ UNTRACEABLE = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-"""Errors of code that needs a number while it is traced, or is seen where there is one."""
+"""Errors of code that needs concrete values while it is traced, or whose calls are seen only with concrete values."""
 
 
 _one_by_one: list[bool] = []
-"""Whether operations run one by one, in the comparison that is running."""
+"""Non-empty if operations run one by one in the running comparison."""
 
 
 @contextmanager
 def one_by_one() -> Iterator[None]:
-    """Inside, no program is compiled: operations run one by one."""
+    """Context manager: operations run one by one, and no program is compiled."""
     _one_by_one.append(True)
     try:
         yield
@@ -64,12 +65,13 @@ def one_by_one() -> Iterator[None]:
 
 
 def compiles() -> bool:
-    """Whether programs are compiled."""
+    """True if programs are compiled."""
     return not (_one_by_one or os.environ.get(CRASHED))
 
 
 def run_once(f: Callable[..., Any], *given: Any, options: Options = RUN_ONCE) -> tuple[Any, str]:
-    """f(*given), compiled, and ''; where f cannot be traced, not compiled, and the line of the user's code that is why."""
+    """Return f(*given), compiled, and ''; if f cannot be traced, f(*given) uncompiled, and the reason with the line of user
+    code."""
     if not compiles():
         return written_out()(f)(*given), ""
     try:
@@ -80,7 +82,7 @@ def run_once(f: Callable[..., Any], *given: Any, options: Options = RUN_ONCE) ->
 
 
 def compiled_once(f: Callable[..., Any], *like: Any, options: Options = RUN_ONCE) -> tuple[Callable[..., Any], str]:
-    """The same without running it: f compiled for arguments like these."""
+    """Return f compiled for arguments like these, and ''; if that is impossible, f to be run uncompiled, and the reason."""
     if jax.config.values["jax_disable_jit"]:
         return f, "the code around the comparison, which turns jit off"
     if not compiles():
@@ -92,7 +94,7 @@ def compiled_once(f: Callable[..., Any], *like: Any, options: Options = RUN_ONCE
 
 
 def noted(f: Callable[..., Any]) -> Callable[..., Any]:
-    """f, for jit: where it has been traced, the compiled program is what runs."""
+    """Wrap f for jit: once it is traced, note that the compiled program runs, in case of a crash."""
 
     @wraps(f)
     def traced(*given: Any) -> Any:
@@ -104,7 +106,7 @@ def noted(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _why_not_jit(error: Exception) -> str:
-    """What jit cannot do, and where; another error goes on."""
+    """Describe what jit cannot do, and where; another error is raised again."""
     if isinstance(error, ValueError) and NO_GRADIENT not in str(error):
         raise error
     place = line_of(error) or "a line of a library's"
@@ -112,19 +114,20 @@ def _why_not_jit(error: Exception) -> str:
 
 
 NO_GRADIENT = "Reverse-mode differentiation does not work for lax.while_loop"
-"""What jit says of a loop that without it is Python's, and has gradients."""
+"""jit's message for a loop that has gradients only without jit, where it is a Python loop."""
 
 _running: list[Callable[[str, Any], Any]] = []
-"""What records taps, in the comparison that is running."""
+"""Functions that record taps in the running comparison."""
 
 
 def tap(path: str, value: T) -> T:
-    """`value`, which a running comparison compares with the output of torch's module that holds the parameters under `path`.
+    """Return `value`; a running comparison compares it with the output of torch's module that holds the parameters under
+    `path`.
 
         x = tap("layers.0.norm", layer_norm(x, params["layers"]["0"]["norm"]))
 
-    Inside a module, the path begins there. Modules need no tap; the input and output of a softmax in any model may be tapped
-    as `tap("scores", ...)` and `tap("weights", ...)`. Outside of a comparison it does nothing.
+    Inside a module, the path is relative to the module. Modules need no tap; the input and output of a softmax in any model may
+    be tapped as `tap("scores", ...)` and `tap("weights", ...)`. Outside a comparison, `tap` does nothing.
     """
     check_kind("the name of a tap", path, str, "tap('layers.0.norm', x): the name, then the array")
     return _running[-1](path, value) if _running else value
@@ -132,11 +135,11 @@ def tap(path: str, value: T) -> T:
 
 @contextmanager
 def watch_jax(model: Any, observer: Observer) -> Iterator[Visits]:
-    """Everything that runs on `model`: an NNX module, or the parameters that a Linen module or a function is given."""
+    """Observe all calls on `model`: an NNX module, or the parameters that a Linen module or a function is given."""
     visits = Visits(observer, outside_of_vmaps)
 
     def here(given: Any) -> bool:
-        """Whether what runs on this can be seen."""
+        """True if code that runs on these values can be seen."""
         is_seen = visits.is_seen() or is_mapped(given)
         visits.hidden += not is_seen
         return is_seen
@@ -159,7 +162,7 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[Visits]:
 
 
 def _run_named(visits: Visits, here: Callable[[Any], bool]) -> Watch:
-    """Runs a call of a module that knows its path; what it calls of its own is part of that call."""
+    """Return a runner for calls of modules that know their path; calls of a module's own methods are part of the outer call."""
 
     def run(module: Any, path: str, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         path = visits.numbered(path)
@@ -172,7 +175,7 @@ def _run_named(visits: Visits, here: Callable[[Any], bool]) -> Watch:
 
 
 def _watch_linen(run: Watch) -> Callable[..., Any]:
-    """An interceptor of Linen's: the outermost public method of each bound module is its call."""
+    """Return a Linen interceptor: the outermost public method of each bound module is a call."""
 
     def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
         module, name = context.module, context.method_name
@@ -184,7 +187,7 @@ def _watch_linen(run: Watch) -> Callable[..., Any]:
 
 
 def _watch_haiku(run: Watch) -> AbstractContextManager[Any]:
-    """The same for Haiku's modules, where Haiku is in use."""
+    """Intercept the calls of Haiku's modules, if Haiku is in use."""
 
     def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
         if not is_public(context.method_name):
@@ -197,12 +200,12 @@ def _watch_haiku(run: Watch) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _watch_nnx(model: nnx.Module, visits: Visits, here: Callable[[Any], bool]) -> Iterator[None]:
-    """Calls on `model` and on what lies in it; a copy, as nnx's transformations make, is found again by its arrays, and a layer
-    cut out of a stack by its shape."""
+    """Observe calls on `model` and on the modules in it; a copy, as nnx's transformations make, is identified by its arrays,
+    and a layer cut out of a stack by its shape."""
     slices: Counter[tuple[str, int]] = Counter()
 
     def known() -> Iterator[tuple[str, nnx.Module]]:
-        """The modules in those that are running, the innermost first, and in the model."""
+        """Yield the modules in those that are running, the innermost first, and then those in the model."""
         for owner, path in (*reversed(visits.open), (model, "")):
             yield from modules(owner, path)
 
@@ -212,7 +215,7 @@ def _watch_nnx(model: nnx.Module, visits: Visits, here: Callable[[Any], bool]) -
                 if same(found):
                     return path
         if not visits.open and jax.tree.structure(module) == jax.tree.structure(model):
-            return ""  # a copy of it, as a cast gives
+            return ""  # a copy of the model, as a cast gives
         for path, found in known():
             if n := layers(module, found):
                 if (numbered := visits.numbered(path)) != path:
@@ -238,7 +241,7 @@ def _watch_nnx(model: nnx.Module, visits: Visits, here: Callable[[Any], bool]) -
 
 
 def methods_of(model: nnx.Module) -> dict[tuple[type, str], Callable[..., Any]]:
-    """(class, name) -> the function: public methods of the user's modules, and `__call__` of those that are flax's."""
+    """Return (class, name) -> function: the public methods of the user's modules, and `__call__` of flax's modules."""
     return {
         (owner, name): method
         for kind in {type(module) for _, module in modules(model)}
@@ -248,12 +251,12 @@ def methods_of(model: nnx.Module) -> dict[tuple[type, str], Callable[..., Any]]:
 
 
 def is_flax(kind: type) -> bool:
-    """Whether a class is the library's own."""
+    """True if a class belongs to flax."""
     return kind.__module__.startswith("flax.")
 
 
 def modules(value: Any, path: str = "") -> Iterator[tuple[str, nnx.Module]]:
-    """All modules in a value, itself first, by path."""
+    """Yield all modules in a value by path, the value itself first."""
     if isinstance(value, nnx.Module):
         yield path, value
         items = vars(value)
@@ -266,7 +269,7 @@ def modules(value: Any, path: str = "") -> Iterator[tuple[str, nnx.Module]]:
 
 
 def has_same_arrays(module: Any, other: Any) -> bool:
-    """Whether a module is a copy of the other that holds the very same arrays, at least one."""
+    """True if one module is a copy of the other that holds the identical array objects, at least one."""
     if type(module) is not type(other):
         return False
     one, many = jax.tree.leaves(module), jax.tree.leaves(other)
@@ -274,7 +277,7 @@ def has_same_arrays(module: Any, other: Any) -> bool:
 
 
 def layers(module: Any, stacked: Any) -> int:
-    """How many layers `stacked` holds where `module` can be one of them; 0 where it cannot."""
+    """Return the number of layers in `stacked` if `module` can be one of them; 0 if it cannot."""
     if type(module) is not type(stacked):
         return 0
     one, many = jax.tree.leaves(module), jax.tree.leaves(stacked)

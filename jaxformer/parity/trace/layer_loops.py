@@ -1,8 +1,8 @@
-"""Layers in one loop: `jax.lax.scan` over stacked parameters, each turn of which is a layer, and `jax.vmap` over them.
+"""Layers in a loop: `jax.lax.scan` over stacked parameters, each iteration of which is a layer, and `jax.vmap` over them.
 
-Where scans are `written_out`, the body of one runs once a layer, on slices of the model's arrays. The paths of all calls in it
-get the layer's number, behind the outermost module of which every array is cut: `layers.dense` is `layers.2.dense`. A vmap over
-such arrays is done as such a loop; one over anything else stays.
+If scans are `written_out`, the body of a scan runs once per layer, on slices of the model's arrays. The paths of all calls in
+the body get the layer's number, after the outermost module whose arrays are all sliced: `layers.dense` becomes
+`layers.2.dense`. A vmap over such arrays runs as such a loop; a vmap over anything else stays.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,16 +18,16 @@ from jaxformer.parity.trace.call_sites import Visits, ancestors, below
 from jaxformer.pytree import named_leaves
 
 MOST_LAYERS = 128
-"""A vmap over more is one over the rows of a table."""
+"""Maximum number of layers: a vmap over more maps over the rows of a table."""
 
 
 @contextmanager
 def watch_layers(model: Any, visits: Visits) -> Iterator[None]:
-    """Notes in `visits` which layer of which stacks of the model's is running."""
+    """Record in `visits` which layer of which of the model's stacks is running."""
     names = {id(leaf): name.removeprefix("params.") for name, leaf in named_leaves(model).items()}
 
     def stacks(leaves: Iterable[Any]) -> frozenset[str]:
-        """Those of which these arrays are."""
+        """Return the stacks that these arrays belong to."""
         cut = {names[id(leaf)] for leaf in leaves if id(leaf) in names}
         return frozenset(stacks_of(cut, names.values(), visits.open[-1][1] if visits.open else ""))
 
@@ -39,7 +39,8 @@ def watch_layers(model: Any, visits: Visits) -> Iterator[None]:
 
 
 def stacks_of(cut: set[str], names: Iterable[str], around: str) -> Iterator[str]:
-    """The outermost modules inside of the module `around` of which all arrays are cut; an array outside of such is one."""
+    """Yield the outermost modules inside the module `around` whose arrays are all sliced; a sliced array outside of them is its
+    own stack."""
     others = set(names) - cut
     for name in cut:
         inside = [path for path in (name, *ancestors(name)) if path != around and below(path, around)]
@@ -48,7 +49,7 @@ def stacks_of(cut: set[str], names: Iterable[str], around: str) -> Iterator[str]
 
 
 def _scan(as_it_is: Callable[..., Any], stacks: Callable[..., frozenset[str]], visits: Visits) -> Callable[..., Any]:
-    """The scan itself, whose turns are noted."""
+    """Wrap `jax.lax.scan`, recording the layer of each iteration."""
 
     def scan(
         f: Callable[..., Any], init: Any, xs: Any = None, length: Any = None, reverse: bool = False, *more: Any, **how: Any
@@ -67,7 +68,7 @@ def _scan(as_it_is: Callable[..., Any], stacks: Callable[..., frozenset[str]], v
 
 
 def _vmap(as_it_is: Callable[..., Any], stacks: Callable[..., frozenset[str]], visits: Visits) -> Callable[..., Any]:
-    """A vmap that is a loop where it maps over layers, and where no operation of it goes along a named axis."""
+    """Wrap `jax.vmap`: it becomes a loop if it maps over layers without a named axis."""
 
     def vmap(
         fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, *more: Any, **how: Any
@@ -98,7 +99,7 @@ def _slice(leaf: Any, axis: int | None, number: int) -> Any:
 
 
 def _stacked(outputs: list[Any], out_axes: Any) -> Any:
-    """One output of those of all layers; where it is told to have no axis for them, the first."""
+    """Stack the outputs of all layers; an output without an axis for them is taken from the first layer."""
     leaves = zip(*map(jax.tree.leaves, outputs), strict=True)
     axes = _axes(out_axes, outputs[0])
     one = [parts[0] if axis is None else jnp.stack(parts, axis) for parts, axis in zip(leaves, axes, strict=True)]
@@ -106,7 +107,7 @@ def _stacked(outputs: list[Any], out_axes: Any) -> Any:
 
 
 def _axes(prefix: Any, tree: Any) -> list[int | None]:
-    """An axis for each leaf, or None."""
+    """Return the mapped axis of each leaf, None for leaves that are not mapped."""
     axes: list[int | None] = []
     jax.tree.map(
         lambda axis, part: axes.extend([axis] * len(jax.tree.leaves(part))), prefix, tree, is_leaf=lambda axis: axis is None

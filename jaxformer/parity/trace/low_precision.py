@@ -1,4 +1,4 @@
-"""torch in a type of low precision: the whole model, and the own code of each of its modules."""
+"""torch in low precision: the whole model, and the own code of each of its modules."""
 
 import copy
 from collections.abc import Container, Mapping
@@ -16,10 +16,10 @@ from jaxformer.parity.trace.torch_hooks import watch_torch, without_fast_path
 
 
 def output_in(module: Any, inputs: tuple[np.ndarray, ...], call: Call, name: str) -> tuple[np.ndarray, bool]:
-    """The output of a copy of the module in this type, as float32, and whether its buffers stayed as they are.
+    """Return the output of a copy of the module in the dtype `name`, as float32; and True if its buffers kept their dtype.
 
-    A model that is loaded in bfloat16 keeps its tables in float32. Code that joins such a table with its activations refuses
-    two types, and runs with rounded buffers.
+    A model loaded in bfloat16 keeps its tables in float32. Code that concatenates such a table with activations refuses mixed
+    dtypes, and runs with rounded buffers.
     """
     if name == "float32":
         return _output(copy.deepcopy(module).float(), inputs, call, name), True
@@ -38,7 +38,7 @@ def _output(typed: Any, inputs: tuple[np.ndarray, ...], call: Call, name: str) -
 
 
 def in_bfloat16(module: Any, *, keeps_buffers: bool) -> Any:
-    """A copy of the module with its weights in bfloat16, and its buffers too if they are not kept."""
+    """Return a copy of the module with its weights in bfloat16, and its buffers too unless they are kept."""
     typed = copy.deepcopy(module).bfloat16()
     if keeps_buffers:
         for own, original in zip(typed.modules(), copy.deepcopy(module).modules(), strict=True):
@@ -47,7 +47,7 @@ def in_bfloat16(module: Any, *, keeps_buffers: bool) -> Any:
 
 
 def tensors_of(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
-    """The inputs, floats in this type."""
+    """Return the inputs as tensors, floats in this dtype."""
     import torch
 
     tensors = [torch.tensor(array) for array in inputs]
@@ -55,7 +55,8 @@ def tensors_of(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
 
 
 def rounded(calls: Trace) -> Trace:
-    """What calls take and give, in bfloat16; masks and other huge numbers, whose value depends on the type, as they are."""
+    """Round the inputs and outputs of calls to bfloat16, except masks and other huge numbers, whose value depends on the
+    dtype."""
 
     def each(array: np.ndarray) -> np.ndarray:
         usual = array.dtype.kind == "f" and (np.abs(array) < HUGE).all()
@@ -68,7 +69,8 @@ def rounded(calls: Trace) -> Trace:
 
 
 def own_arrays(typed: Any, call: Call, inputs: tuple[np.ndarray, ...], given: "Given") -> Mapping[ArrayKey, np.ndarray]:
-    """What the own code of each module makes of torch's arrays in bfloat16, by where they are; and it goes on with torch's."""
+    """Return what each module's own code computes from torch's arrays in bfloat16, by array key; the run continues with torch's
+    arrays."""
     import torch
 
     with torch.no_grad(), watch_torch(typed, given):
@@ -77,7 +79,7 @@ def own_arrays(typed: Any, call: Call, inputs: tuple[np.ndarray, ...], given: "G
 
 
 class Given:
-    """An observer: notes what is made, and puts torch's arrays in its place."""
+    """Observer that records computed arrays and replaces them by torch's."""
 
     def __init__(self, calls: Trace, places: Container[ArrayKey]):
         self.calls, self.places = calls, places
@@ -94,7 +96,7 @@ class Given:
 
         tensors = arrays_in(value)
         instead = list(tensors)
-        with torch._C.DisableTorchFunction():  # this is none of the model's code
+        with torch._C.DisableTorchFunction():  # not part of the model's code
             for i, tensor in enumerate(tensors):
                 if (place := ArrayKey(site, part, i)) in self.places and tensor.is_floating_point():
                     self.found[place] = host(tensor.double())

@@ -1,4 +1,4 @@
-"""What the user's two calls give: one array, or several, of which those that both give are compared."""
+"""Outputs of the user's two calls: one array, or several, of which those that both sides return are compared."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,30 +20,31 @@ from jaxformer.pytree import named_leaves
 Call = Callable[..., Any]
 """call(module, *inputs) -> output"""
 Shapes = Mapping[str, tuple[int, ...]]
-"""Of the arrays that a call gives, by where they stand: 'logits', 'states.0'; '' is what it gives by itself."""
+"""Shapes of a call's output arrays by their path in it: 'logits', 'states.0'; '' if the output is an array."""
 
 
 @dataclass
 class Outputs:
-    """Which arrays of torch's output and of JAX's are compared. Nothing is known before the calls run."""
+    """Pairs of torch's and jax's output arrays that are compared; unknown until the calls run."""
 
     shapes_in_jax: Callable[[], Shapes] = dict
-    """Those of JAX's call, for torch's to leave out what JAX does not give; none where they are not known before it runs."""
+    """Returns the shapes of jax's output, so that torch's output can leave out what jax does not return; empty if unknown
+    before the run."""
     torch: Shapes = field(default_factory=dict)
-    """What torch's call gave; of a reference that was loaded, what was recorded."""
+    """Shapes of torch's output; of a loaded reference, the recorded ones."""
     jax: Shapes = field(default_factory=dict)
     pairs: Sequence[tuple[str, str]] = ()
-    """torch's and JAX's names of those that are compared."""
+    """torch's and jax's names of the compared arrays."""
     places: list[str] = field(default_factory=list)
-    """Where the user's calls begin."""
+    """Lines where the user's calls begin."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """torch's."""
+        """torch's names of the compared arrays."""
         return tuple(theirs for theirs, _ in self.pairs) or tuple(self.torch)
 
     def of_torch(self, call: Call) -> Call:
-        """The same call, which gives an array, or a tuple of those that are compared."""
+        """Wrap torch's call to return an array, or a tuple of the compared arrays."""
         self.places += filter(None, [definition_of(call)])
 
         @wraps(call)
@@ -59,7 +60,7 @@ class Outputs:
         return chosen
 
     def of_jax(self, call: Call, *, in_training: bool) -> Call:
-        """The same; in training mode it may give a state behind that."""
+        """Wrap jax's call to return the compared arrays, followed in training mode by the state, if it returns one."""
         self.places += filter(None, [definition_of(call)])
 
         @wraps(call)
@@ -75,7 +76,8 @@ class Outputs:
         return chosen
 
     def _pair(self, ours: Shapes, *, every: bool) -> None:
-        """ParityError where it is not clear which are the same, and where jax has not `every` one of torch's."""
+        """Pair both sides' arrays; ParityError if the pairing is ambiguous, or if jax lacks one of torch's arrays and `every`
+        is True."""
         self.jax, pairs = ours, pairs_of(self.torch, ours)
         theirs_alone, ours_alone = left(self.torch, pairs, 0), left(ours, pairs, 1)
         if not pairs or {self.torch[name] for name in theirs_alone} & {ours[name] for name in ours_alone}:
@@ -85,7 +87,7 @@ class Outputs:
         self.pairs = pairs
 
     def _unclear(self, why: str) -> ParityError:
-        """The error that names both sides' arrays."""
+        """Return the error that names both sides' arrays."""
         shown = ([f"{name} {list(shape)}".strip() for name, shape in known.items()] for known in (self.torch, self.jax))
         torch, jax = map(", ".join, shown)
         at = f" (at {self.places[-1]})" if self.places else ""
@@ -93,7 +95,7 @@ class Outputs:
         return ParityError(f"the output is {torch} in torch and {jax} in jax: {why}; {hint}{at}")
 
     def left_out(self) -> list[str]:
-        """What one side alone gives, in words."""
+        """Describe the arrays that only one side returns."""
         return [
             f"output {name} of {side}'s, which {other} does not give"
             for i, (side, other, known) in enumerate((("torch", "jax", self.torch), ("jax", "torch", self.jax)))
@@ -102,22 +104,23 @@ class Outputs:
 
 
 def left(known: Shapes, pairs: Sequence[tuple[str, str]], side: int) -> list[str]:
-    """Names of one side (0 for torch's, 1 for JAX's) that stand in no pair."""
+    """Return the names of one side (0 for torch's, 1 for jax's) that are in no pair."""
     return [name for name in known if name not in {pair[side] for pair in pairs}]
 
 
 def shapes_of(arrays: Mapping[str, Any]) -> Shapes:
-    """Of an output."""
+    """Return the shapes of an output's arrays."""
     return {name: tuple(array.shape) for name, array in arrays.items()}
 
 
 def parts_of(output: Any, model: Any, *, in_training: bool) -> tuple[Any, Any]:
-    """What a call gives: its output, and the state behind it; None where there is none."""
+    """Split a call's result into output and the state after it; the state is None if there is none."""
     return output if in_training and state_behind(output, model) else (output, None)
 
 
 def state_behind(output: Any, model: Any) -> dict[str, Any]:
-    """The leaves of a model, by name, that its call gives anew behind its output, as Linen's `apply` with `mutable` does."""
+    """Return the model's leaves, by name, that a call returns updated after its output, as Linen's `apply` with `mutable`
+    does."""
     if isinstance(model, nnx.Module) or not (isinstance(output, tuple) and len(output) == 2):
         return {}
     found, before = {}, named_leaves(model)
@@ -129,7 +132,7 @@ def state_behind(output: Any, model: Any) -> dict[str, Any]:
 
 
 def shapes_in_jax(call: Call, model: Any, inputs: Iterable[Any], *, in_training: bool) -> Shapes:
-    """Of what a call gives; none where it cannot be traced: its run will say why, or does without."""
+    """Return the shapes of jax's output; empty if the call cannot be traced: its run reports the error, or works untraced."""
     noted: dict[str, tuple[int, ...]] = {}
 
     def run(model: Any, *inputs: Any) -> None:
@@ -144,9 +147,11 @@ def shapes_in_jax(call: Call, model: Any, inputs: Iterable[Any], *, in_training:
 
 
 def pairs_of(theirs: Shapes, ours: Shapes) -> list[tuple[str, str]]:
-    """Which is which: those of one name; of the others those of one shape, in their order; and what is left in its order. Where
-    one side has more of a kind, none of that kind are: which ones is not clear. So it is where both have names: what is in a
-    dict has no order."""
+    """Pair arrays by name; the others by shape, in order; and the rest in order.
+
+    If one side has more arrays of a kind, none of that kind are paired, since it is not clear which ones correspond. The same
+    holds if both sides have names: the items of a dict have no order.
+    """
     found = {name: name for name in theirs if name in ours}
     unnamed = [[name for name in known if name not in found] for known in (theirs, ours)]
     for shape in dict.fromkeys(theirs[name] for name in unnamed[0]):
@@ -157,13 +162,15 @@ def pairs_of(theirs: Shapes, ours: Shapes) -> list[tuple[str, str]]:
 
 
 def same_number(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, str]:
-    """In their order, where both have as many, and there is an order."""
+    """Pair names in order if both sides have equally many, and an order is known: there is one name, or one side's names are
+    indices."""
     ordered = len(theirs) == 1 or any(all(name.rpartition(".")[2].isdigit() for name in names) for names in (theirs, ours))
     return dict(zip(theirs, ours, strict=True)) if len(theirs) == len(ours) and ordered else {}
 
 
 def picked(arrays: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """The array of that name, or a tuple of several; one that stands there twice is copied, so that each has its gradient."""
+    """Return the array of that name, or a tuple of several; an array that occurs twice is copied, so that each has its own
+    gradient."""
     found: dict[int, Any] = {}
     for name in names:
         if id(array := arrays[name]) in found:
@@ -173,7 +180,7 @@ def picked(arrays: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def several(output: Any, name: str, call: Call) -> tuple[Any, ...]:
-    """The arrays of an output, one or more; ParityError if it is none."""
+    """Return the one or more arrays of an output; ParityError if it is anything else."""
     arrays = output if isinstance(output, tuple) else (output,)
     if arrays and all(map(is_array, arrays)):
         return arrays
@@ -186,12 +193,12 @@ def several(output: Any, name: str, call: Call) -> tuple[Any, ...]:
 
 
 def said(name: str) -> str:
-    """'the output', or 'output logits'"""
+    """Name an output in messages: 'the output', or 'output logits'"""
     return f"output {name}" if name else "the output"
 
 
 def side_by_side(output: Any) -> Any:
-    """One array of an output: several with equally many rows row by row, others one after the other."""
+    """Join the arrays of an output to one: row by row if they have equally many rows, else one after the other."""
     if not isinstance(output, tuple):
         return output
     if len(output) == 1:
@@ -210,7 +217,7 @@ def side_by_side(output: Any) -> Any:
 
 
 def apart(joined: np.ndarray, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The several arrays again, in the shapes of `outputs`."""
+    """Split a joined array into arrays with the shapes of `outputs`."""
     if len(outputs) == 1:
         return [joined]
     by_row = joined.ndim - 1

@@ -1,4 +1,4 @@
-"""torch's gradients that come from some of its calls alone, and go back to what was given or made before these."""
+"""torch's gradients from some of its calls alone, back to arrays that were given or computed before these calls."""
 
 import copy
 from collections.abc import Container
@@ -19,8 +19,11 @@ from jaxformer.parity.trace.torch_hooks import watch_torch
 def gradients_from(
     reference: Reference, sending: Container[ArrayKey], cut: Container[ArrayKey]
 ) -> dict[str, np.ndarray] | None:
-    """Of weights by their names, where the arrays `sending` have the recorded gradients, and none goes through those that are
-    `cut`. None where torch is not at hand."""
+    """Return the gradients of weights by name, if the arrays `sending` have the recorded gradients, and none passes the arrays
+    `cut`.
+
+    None if torch's model is not available.
+    """
     import torch
 
     if (source := reference.source) is None:
@@ -36,16 +39,16 @@ def gradients_from(
 
 
 class Cut:
-    """An observer: adds up what is sent back, and detaches what gradients do not go through."""
+    """Observer that sums what is sent back, and detaches the arrays that gradients do not pass."""
 
     def __init__(self, calls: Trace, sending: Container[ArrayKey], cut: Container[ArrayKey]):
         import torch
 
         self.calls, self.sending, self.cut = calls, sending, cut
         self.total: Any = torch.zeros((), dtype=torch.float64, requires_grad=True)
-        """Its gradient is what is sent back; integers and running statistics send nothing."""
+        """Scalar whose gradient is what is sent back; integers and running statistics send nothing."""
         self.leaves: dict[ArrayKey, Any] = {}
-        """The floats that go on in place of what is cut."""
+        """Float tensors that replace the arrays that are cut."""
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return self._seen(site, "inputs", arguments)
@@ -59,7 +62,7 @@ class Cut:
         arrays, record = arrays_in(value), self.calls.get(site)
         places = [ArrayKey(site, part, i) for i in range(len(arrays))]
         gradients = getattr(record, f"{part.removesuffix('s')}_gradients", ())
-        with torch._C.DisableTorchFunction():  # this is none of the model's code
+        with torch._C.DisableTorchFunction():  # not part of the model's code
             for array, place, gradient, recorded in zip(arrays, places, gradients, getattr(record, part, ()), strict=False):
                 if place in self.sending and gradient is not None:
                     compared = array[part_of(host(array), recorded)]
@@ -68,6 +71,6 @@ class Cut:
             leaves = {
                 place: array.detach().requires_grad_(array.is_floating_point()) for place, array in both if place in self.cut
             }
-            goes_on = {place: leaf.clone() for place, leaf in leaves.items()}  # the model's code may work in place
+            goes_on = {place: leaf.clone() for place, leaf in leaves.items()}  # since the model's code may work in place
         self.leaves |= leaves
         return replaced(value, arrays, [goes_on.get(place, array) for place, array in both])

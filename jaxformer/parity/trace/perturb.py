@@ -1,4 +1,4 @@
-"""What a perturbation does to a torch model's output: by gradients for everything at once, by trying for one thing."""
+"""Effect of perturbations on a torch model's output: by gradients for everything at once, by trying for single parts."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -14,11 +14,12 @@ from jaxformer.parity.trace.outputs import side_by_side
 from jaxformer.parity.trace.reference import REFUSALS
 
 MARGIN = 10.0
-"""A gradient proves something if it is this many tolerances large: less may be rounding noise, and is tried."""
+"""A gradient proves coverage if it predicts a change of this many tolerances: smaller ones may be rounding noise, and the
+change is tried instead."""
 
 
 class Unperturbed:
-    """A model in float64 and its output; every perturbation is compared with that."""
+    """Model in float64, with its output as the baseline of every perturbation."""
 
     def __init__(self, model: Any, inputs: tuple[np.ndarray, ...], call: Callable[..., Any]):
         import torch
@@ -26,7 +27,7 @@ class Unperturbed:
         self.model, self.call = copy.deepcopy(model).eval().double(), call
         for module in self.model.modules():
             if isinstance(module, torch.nn.Embedding):
-                module.padding_idx = None  # which drops gradients, and nothing else
+                module.padding_idx = None  # padding_idx drops gradients, and does nothing else
         tensors = [torch.from_numpy(array) for array in inputs]
         self.inputs = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
         self.reference = self._given(self.inputs, torch_float64)
@@ -37,10 +38,10 @@ class Unperturbed:
         self.tolerance = TOLERANCES["activation"][0] * float(np.linalg.norm(usual))
 
     def casts_nowhere(self) -> bool:
-        """Whether the model is in float64 by itself: a run is a third faster then."""
+        """True if the model stays in float64 by itself: then a run takes a third less time."""
         try:
             return self._given(self.inputs, nullcontext).tobytes() == self.reference.tobytes()
-        except REFUSALS:  # of float32 beside float64
+        except REFUSALS:  # float32 beside float64
             return False
 
     def _given(self, inputs: list[Any], widening: Callable[[], Any]) -> np.ndarray:
@@ -50,7 +51,7 @@ class Unperturbed:
             return np.atleast_1d(host(side_by_side(self.call(self.model, *inputs))))
 
     def changed_rows(self, inputs: list[Any], back: Callable[[np.ndarray], np.ndarray] | None = None) -> np.ndarray:
-        """Which rows (axis 0) of `back(output)` differ; all of them where the model refuses the inputs."""
+        """Return the mask of rows (axis 0) of `back(output)` that differ; all rows if the model refuses the inputs."""
         every = np.ones(len(self.reference), bool)
         try:
             output = self._given(inputs, self.widening)
@@ -61,14 +62,14 @@ class Unperturbed:
         return self.differing(output if back is None else back(output), self.reference)
 
     def differing(self, output: np.ndarray, reference: np.ndarray) -> np.ndarray:
-        """Which rows of two outputs of one shape differ by more than the tolerance."""
+        """Return the mask of rows in which two outputs of one shape differ by more than the tolerance."""
         same = (output == reference) | (np.isnan(output) & np.isnan(reference))
         with np.errstate(invalid="ignore"):
             gap = np.where(same, 0.0, output - reference).reshape(len(output), -1)
             return ~(np.linalg.norm(gap, axis=1) <= self.tolerance)
 
     def gradients(self) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-        """What they prove to be covered: entries of each float parameter, and rows and positions of each input."""
+        """Return what gradients prove to be covered: entries of each float parameter, and rows and positions of each input."""
         import torch
 
         rows, inputs = self.finite_rows()
@@ -80,13 +81,13 @@ class Unperturbed:
         given = iter([None] * len(sources))
         try:
             if not self.differing(np.atleast_1d(host(output)), self.reference[rows]).any():
-                usual = entry_groups(self.reference[rows])[-1].reshape(
-                    tuple(output.shape)
-                )  # in a huge number a change may be lost
+                # Huge numbers are left out: a change may be lost in them.
+                usual = entry_groups(self.reference[rows])[-1].reshape(tuple(output.shape))
                 noise = np.asarray(np.random.default_rng(0).standard_normal(usual.shape) * usual)
-                total = (output * torch.from_numpy(noise).to(output.device)).sum()  # of an array, torch would import sympy
+                # A scalar: for the gradient of an array, torch would import sympy.
+                total = (output * torch.from_numpy(noise).to(output.device)).sum()
                 given = iter(torch.autograd.grad(total, sources, allow_unused=True))
-        except (RuntimeError, ValueError):  # there is no gradient, or rows do not go without the others: everything is tried
+        except (RuntimeError, ValueError):  # no gradient, or rows need others: everything is tried
             pass
         proven = {name: self.proves(next(given), parameter) for name, parameter in parameters.items()}
         covered = [np.zeros(grid(tensor), bool) for tensor in self.inputs]
@@ -98,9 +99,9 @@ class Unperturbed:
         return proven, covered
 
     def finite_rows(self) -> tuple[np.ndarray, list[Any]]:
-        """Rows of the batch without NaN or infinity, and the inputs of these; all where none is, or all are.
+        """Return the rows of the batch without NaN or infinity, and their inputs; all rows if none or all are finite.
 
-        One NaN, as of a query that may see nothing, makes the gradients of all parameters NaN.
+        A single NaN, as of a query that may see nothing, makes the gradients of all parameters NaN.
         """
         every = np.arange(len(self.reference))
         rows = every[np.isfinite(self.reference).reshape(len(every), -1).all(1)]
@@ -109,23 +110,24 @@ class Unperturbed:
         return rows, [tensor[rows] if tensor.ndim and len(tensor) == len(every) else tensor for tensor in self.inputs]
 
     def proves(self, gradient: Any, tensor: Any, scale: Any = None) -> np.ndarray:
-        """Where a perturbation as large as the tensor itself, or as `scale`, would be over the tolerance."""
+        """Return where a perturbation as large as the tensor itself, or as `scale`, would be over the tolerance."""
         if gradient is None:
             return np.zeros(tuple(tensor.shape), bool)
         return np.asarray(np.abs(host(gradient)) * size(tensor if scale is None else scale) > MARGIN * self.tolerance)
 
     @contextmanager
     def lookups(self, inputs: list[Any]) -> Iterator[list[tuple[int, Any, Any]]]:
-        """(number of the input, its rows of a table, the table) of each embedding that is given one of the inputs as ids."""
+        """Record (number of the input, its rows of a table, the table) for each embedding that gets one of the inputs as
+        ids."""
         import torch
 
         found: list[tuple[int, Any, Any]] = []
 
         def remember(module: Any, given: Any, rows: Any) -> None:
             if not given or not isinstance(given[0], torch.Tensor) or not rows.requires_grad:
-                return  # a table of positions, say, that is given a shape
+                return  # for example, a table of positions that is given a shape
             ids = given[0].cpu()
-            if rows.shape[:-1] != ids.shape:  # or one that only looks at how many ids there are
+            if rows.shape[:-1] != ids.shape:  # or an embedding that only uses the number of ids
                 return
             alike = [i for i, tensor in enumerate(inputs) if tensor.shape == ids.shape and bool((tensor == ids).all())]
             if len(alike) == 1:
@@ -141,14 +143,14 @@ class Unperturbed:
 
 
 def grid(tensor: Any) -> tuple[int, int]:
-    """How many rows and positions an input has: axis 0, and axis 1 of floats or the last one of other types."""
+    """Return the number of rows and positions of an input: axis 0, and axis 1 of floats or the last axis of other dtypes."""
     if tensor.ndim < 2:
         return tensor.numel(), 1
     return tensor.shape[0], tensor.shape[1 if tensor.is_floating_point() else -1]
 
 
 def spread(tensor: Any) -> tuple[int, ...]:
-    """The shape in which rows and positions stand against a whole input."""
+    """Return the shape that broadcasts rows and positions against a whole input."""
     if tensor.ndim < 2:
         return tuple(tensor.shape)
     at = 1 if tensor.is_floating_point() else tensor.ndim - 1
@@ -156,7 +158,7 @@ def spread(tensor: Any) -> tuple[int, ...]:
 
 
 def positions(entries: np.ndarray, tensor: Any) -> np.ndarray:
-    """Rows and positions of entries of an input: of floats where any is True, of ids where all are."""
+    """Reduce a mask of an input's entries to rows and positions: any entry for floats, all entries for ids."""
     rows, columns = grid(tensor)
     if tensor.is_floating_point():
         return np.asarray(entries.reshape(rows, columns, -1).any(-1))
@@ -164,5 +166,5 @@ def positions(entries: np.ndarray, tensor: Any) -> np.ndarray:
 
 
 def size(tensor: Any) -> float:
-    """The root mean square; 1 for zeros."""
+    """Return the root mean square; 1 for zeros."""
     return float(tensor.detach().double().square().mean().sqrt()) or 1.0

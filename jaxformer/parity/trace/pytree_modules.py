@@ -1,8 +1,9 @@
-"""Modules that are pytrees of a library's or of the user's own, as Equinox's: dataclasses with a `__call__`.
+"""Modules that are pytrees of a library or of the user's own, such as Equinox's: dataclasses with a `__call__`.
 
-JAX takes them apart and builds them anew wherever they pass a transformation, so that no object is the one before. A class
-stays. Each module gets one of its own, which knows its path, and tells a running comparison of its calls. What is no array in
-such a tree, an activation or a rate, is taken out of it, and put back before the user's function sees it.
+JAX flattens and rebuilds such modules wherever they pass a transformation, so that objects lose their identity, but keep their
+class. So each module gets a class of its own, which knows the module's path, and reports its calls to a running comparison.
+Leaves that are not arrays, such as an activation or a rate, are taken out of the tree, and put back before the user's function
+sees it.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,31 +23,31 @@ from jaxformer.pytree import path_name
 F = TypeVar("F", bound=Callable[..., Any])
 
 Watch = Callable[[Any, str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""watch(module, path, method, args, kwargs) runs a call."""
+"""watch(module, path, method, args, kwargs): runs a call."""
 
 LIBRARY = "equinox"
-"""Of the classes of this package, `__call__` alone is a call."""
+"""Package for whose classes only `__call__` counts as a call."""
 
 _watching: list[Watch] = []
-"""What sees calls, in the comparison that is running."""
+"""Functions that observe calls in the running comparison."""
 
 
 class Opened(NamedTuple):
-    """A model that the engine can take apart."""
+    """Model split into arrays and other leaves."""
 
     tree: Any
-    """The model's arrays. None stands in the place of what is none."""
+    """Model with None in place of leaves that are not arrays."""
     rest: Any
-    """The other way round; None where all are arrays."""
+    """Model with None in place of arrays; None if `tree` is the whole model."""
 
     def whole(self, tree: Any) -> Any:
-        """The model of such arrays."""
+        """Return the model with these arrays."""
         if self.rest is None:
             return tree
         return jax.tree.map(lambda one, other: other if one is None else one, tree, self.rest, is_leaf=_is_none)
 
     def given(self, f: F) -> F:
-        """f(tree, ...), for an f that takes the whole model."""
+        """Wrap an f(model, ...) so that it takes the tree in place of the whole model."""
 
         @wraps(f)
         def run(tree: Any, *more: Any, **named: Any) -> Any:
@@ -56,7 +57,7 @@ class Opened(NamedTuple):
 
 
 def open_modules(model: Any) -> Opened:
-    """The model, whose modules tell of their calls where they are pytrees."""
+    """Split a model, giving each pytree module in it a class that reports its calls."""
     found = _named(model, "")
     if found is model:
         return Opened(model, None)
@@ -69,7 +70,7 @@ def open_modules(model: Any) -> Opened:
 
 @contextmanager
 def watch_pytrees(watch: Watch) -> Iterator[None]:
-    """Every call of a module that `open_modules` has seen."""
+    """Observe every call of a module that `open_modules` has prepared."""
     _watching.append(watch)
     try:
         yield
@@ -78,7 +79,7 @@ def watch_pytrees(watch: Watch) -> Iterator[None]:
 
 
 def is_module(value: Any) -> bool:
-    """Whether a value is such a module."""
+    """True if a value is a pytree module: a callable dataclass that is not Linen's or NNX's."""
     kind = type(value)
     return is_dataclass(value) and callable(value) and not issubclass(kind, (type, linen.Module, nnx.Module))
 
@@ -88,7 +89,7 @@ def _is_none(leaf: Any) -> bool:
 
 
 def _named(value: Any, path: str) -> Any:
-    """The same tree with modules of classes of their own; itself where there is none in it."""
+    """Return the tree with each pytree module in a class of its own; the value itself if there is none in it."""
     if isinstance(value, nnx.Module):
         return value
     children, tree = _opened_once(value)
@@ -103,18 +104,18 @@ def _named(value: Any, path: str) -> Any:
 
 
 def _opened_once(value: Any) -> tuple[list[tuple[Any, Any]], Any]:
-    """Its children by key, and how they are put together."""
+    """Return the children of a value by key, and the structure that holds them."""
     return jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
 
 
 def _as(module: Any, kind: type) -> Any:
-    """The same module, which is of another class from now on."""
+    """Set the class of a module in place, and return the module."""
     object.__setattr__(module, "__class__", kind)
     return module
 
 
 def _of_its_own(kind: type, path: str) -> type:
-    """A class of one module's, all public methods of which tell of their calls."""
+    """Create a class for one module, whose public methods all report their calls."""
     library = kind.__module__.partition(".")[0] == LIBRARY
     public = ["__call__"] if library else [name for name in dir(kind) if is_public(name)]
     methods = {name: _watched(getattr(kind, name), path) for name in public if _is_method(kind, name)}
@@ -125,13 +126,13 @@ def _of_its_own(kind: type, path: str) -> type:
         children, tree = _opened_once(_as(copy(module), kind))
         return [(key[0], child) for key, child in children], tree
 
-    with suppress(ValueError):  # Equinox has registered it already
+    with suppress(ValueError):  # Equinox has registered the class already
         jax.tree_util.register_pytree_with_keys(own, flatten, lambda tree, children: _as(tree.unflatten(children), own))
     return own
 
 
 def _is_method(kind: type, name: str) -> bool:
-    """Whether it is a function of the instance; a library may have wrapped it."""
+    """True if the attribute is a function of the instance, possibly wrapped by a library."""
     return isfunction(getattr(kind, name)) and not isinstance(getattr_static(kind, name), (staticmethod, classmethod))
 
 

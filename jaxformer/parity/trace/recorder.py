@@ -1,4 +1,5 @@
-"""torch's calls and their gradients, recorded while the model runs; its state dict as arrays by name; its number of threads."""
+"""Recording of torch's calls and their gradients while the model runs; its state dict as arrays by name; its number of
+threads."""
 
 import math
 from collections import deque
@@ -22,28 +23,28 @@ FLOAT32_BYTES = 4
 
 @dataclass(frozen=True)
 class TorchState:
-    """Every tensor once; further names of tied ones are in `tied`."""
+    """Tensors of a torch module, each once; further names of tied tensors are in `tied`."""
 
     weights: Arrays
-    """float32, by the first of their names."""
+    """Weights in float32, by the first of their names."""
     buffers: Arrays = field(default_factory=dict)
-    """Those in float32 or less, as float32, saved with the model or not, and other tensors that modules hold, such as GPT-J's
-    sinusoids; what is in float64 is exact in every run."""
+    """Buffers in float32 or less, as float32, saved with the model or not, and other tensors that modules hold, such as GPT-J's
+    sinusoids; float64 buffers are exact in every run, and left out."""
     tied: Mapping[str, str] = field(default_factory=dict)
-    """Every further name of a weight -> its first."""
+    """Further name of a weight -> its first name."""
     frozen: frozenset[str] = frozenset()
-    """Weights that torch does not train, `requires_grad = False`."""
+    """Names of weights that torch does not train, `requires_grad = False`."""
 
 
 def without_ignored(state: TorchState, rules: Family) -> TorchState:
-    """What rules ignore is not a weight: it is a buffer, which the JAX model may compute."""
+    """Move weights that the conversion rules ignore to the buffers, which the JAX model may compute."""
     ignored = {name: array for name, array in state.weights.items() if rules.why_ignored(name) is not None}
     weights = {name: array for name, array in state.weights.items() if name not in ignored}
     return replace(state, weights=weights, buffers={**state.buffers, **ignored})
 
 
 def torch_state(model: Any) -> TorchState:
-    """Of a torch module."""
+    """Return the state of a torch module."""
     first = {parameter: name for name, parameter in model.named_parameters()}
     names = model.named_parameters(remove_duplicate=False)
     held = {**dict(model.named_buffers()), **_plain_tensors(model)}
@@ -57,7 +58,7 @@ def torch_state(model: Any) -> TorchState:
 
 
 def _plain_tensors(model: Any) -> dict[str, Any]:
-    """What modules hold as an attribute, neither a parameter nor a buffer."""
+    """Return the tensors that modules hold as attributes, neither parameters nor buffers."""
     import torch
 
     return {
@@ -69,24 +70,25 @@ def _plain_tensors(model: Any) -> dict[str, Any]:
 
 
 def thawed(model: Any) -> Any:
-    """The model, in place, to be trained: where all of it is frozen, nothing is."""
+    """Unfreeze a model in place if all of it is frozen, so that it has gradients; return the model."""
     return model if any(parameter.requires_grad for parameter in model.parameters()) else model.requires_grad_()
 
 
 RECENT = 8
-"""How many arrays are searched for an equal one, which is then kept once."""
+"""Number of recent arrays that are searched for an equal one, so that it is stored once."""
 
 
 class Recorder:
-    """Records the inputs, outputs and gradients of torch's calls."""
+    """Observer that records the inputs, outputs and gradients of torch's calls."""
 
     def __init__(self) -> None:
         self.arrays: dict[tuple[Site, str], list[np.ndarray]] = {}
-        """The inputs and outputs."""
+        """Inputs and outputs by call."""
         self.gradients: dict[ArrayKey, np.ndarray] = {}
-        """By the array that they are of."""
+        """Gradients by the key of their array."""
         self.differentiated: set[ArrayKey] = set()
-        """Arrays that may get one. Where none comes although others do, it is 0: nothing uses the array, or it is detached."""
+        """Arrays that may get a gradient. If none comes although others do, it is 0: nothing uses the array, or it is
+        detached."""
         self.recent: deque[np.ndarray] = deque(maxlen=RECENT)
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -96,7 +98,7 @@ class Recorder:
         return self._note(site, "output", output)
 
     def _note(self, site: Site, part: str, value: Any) -> Any:
-        """A call gets copies of what is differentiated, so that the gradients of these are its own."""
+        """Record a call's arrays. The call gets copies of differentiated tensors, so that their gradients are its own."""
         tensors = arrays_in(value)
         copies = [tensor.clone() if getattr(tensor, "requires_grad", False) else tensor for tensor in tensors]
         for i, tensor in enumerate(copies):
@@ -110,7 +112,7 @@ class Recorder:
         self.gradients[key] = host(gradient).copy()
 
     def _kept(self, array: np.ndarray) -> np.ndarray:
-        """A copy, or an equal array that is kept already: the output of a module is the input of the next."""
+        """Return a copy, or an equal array that is stored already: the output of a module is the input of the next."""
         for known in self.recent:
             if known.dtype == array.dtype and np.array_equal(known, array, equal_nan=array.dtype.kind in "fc"):
                 return known
@@ -125,7 +127,8 @@ class Recorder:
         return np.zeros(array.shape, array.dtype) if stops else self.gradients.get(key)
 
     def records(self) -> dict[Site, Record]:
-        """In the order in which calls end; a call without an array in its output is not part of the forward pass."""
+        """Return the records in the order in which calls end; a call without an array in its output is not part of the forward
+        pass."""
         ended = [site for (site, part), output in self.arrays.items() if part == "output" and output]
         return {
             site: Record(
@@ -139,13 +142,13 @@ class Recorder:
 
 
 SMALL = 5e8
-"""Products of parameters and numbers of an input: some 50 ms on one core. On a core that others use too, threads that wait for
-each other at every operation made a comparison of a small model take 20 times as long."""
+"""Product of parameters and input size below which torch uses one thread: about 50 ms on one core. On a core that others use
+too, threads that wait for each other at every operation made a comparison of a small model take 20 times as long."""
 
 
 @contextmanager
 def one_if_small(torch_model: Any, arrays: Sequence[np.ndarray]) -> Iterator[None]:
-    """Inside, torch has one thread if the model with these inputs is small."""
+    """Run torch with one thread if the model with these inputs is small."""
     import torch
 
     threads, parameters = torch.get_num_threads(), sum(each.numel() for each in torch_model.parameters())

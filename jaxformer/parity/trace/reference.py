@@ -1,4 +1,4 @@
-"""The recorded reference: everything that torch computes for a model on some inputs, as arrays."""
+"""Recorded reference: everything that torch computes for a model on some inputs, as arrays."""
 
 import copy
 import platform
@@ -26,9 +26,9 @@ from jaxformer.parity.trace.torch_hooks import watch_torch
 
 Tier = Literal["A", "B", "C"]
 LOW_PRECISION: dict[Tier, tuple[str, ...]] = {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}
-"""In which types each tier judges the output, besides float64."""
+"""Dtypes in which each tier judges the output, besides float64."""
 REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError)
-"""Errors by which a model refuses arrays."""
+"""Errors that a model raises for arrays that it refuses."""
 
 HINTS = (
     (
@@ -47,82 +47,82 @@ HINTS = (
         "jax.grad cannot go through numpy or Python's numbers: compute it with jnp, or leave out the checks of gradients",
     ),
 )
-"""What to do about an error of torch's or JAX's, by parts of its message."""
+"""Advice on errors of torch and JAX, by parts of their message."""
 
 
 def apply(module: Any, *inputs: Any) -> Any:
-    """module(*inputs)"""
+    """Return module(*inputs)."""
     return module(*inputs)
 
 
 Perturbed = Mapping[ArrayKey, Noise]
-"""How far rounding alone perturbs torch's arrays."""
+"""Noise by which rounding alone perturbs torch's arrays."""
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """All arrays of an ill-conditioned model; none where rounding stays far below the tolerances."""
+    """Noise in all arrays of an ill-conditioned model; empty if rounding stays far below the tolerances."""
 
     run: Perturbed = field(default_factory=dict)
-    """Along the normal run."""
+    """Noise along the normal run."""
     alone: Perturbed = field(default_factory=dict)
-    """In each module that holds parameters, given torch's own arrays."""
+    """Noise in each module that holds parameters, given torch's own arrays."""
     output: Perturbed = field(default_factory=dict, compare=False)
-    """Of the output alone, of any model: in one draw."""
+    """Noise in the output alone, for any model, ill-conditioned or not."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The torch model that was recorded, which can run again."""
+    """Recorded torch model, which can run again."""
 
     module: Any
     call: Call
     inside: Callable[[Any], AbstractContextManager[Any]] = nullcontext
-    """In which the model, or a part of it, runs as in the call."""
+    """Context manager in which the model, or a part of it, runs as in the call."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The gradients are those of the sum of output * cotangent."""
+    """Recorded run of a torch model; gradients are those of sum(output * cotangent)."""
 
     inputs: tuple[np.ndarray, ...]
-    """Integer and boolean arrays, and float ones, which are differentiated too unless they are masks."""
+    """Integer, boolean and float arrays; float ones are differentiated too unless they are masks."""
     weights: Mapping[str, np.ndarray]
-    """float32, by torch's names."""
+    """Weights in float32, by torch's names."""
     output: np.ndarray
-    """float64, on the same float32 weights and inputs; several arrays are side by side."""
+    """Output in float64, on the same float32 weights and inputs; several arrays are side by side."""
     cotangent: np.ndarray
     """Noise of the output's shape."""
     gradients: Mapping[str, np.ndarray]
-    """float64: of every weight that is trained by name, and of float inputs as 'input 0', 'input 1', ..., but for masks; empty
-    if none were asked for."""
+    """Gradients in float64: of every trained weight by name, and of float inputs that are not masks as 'input 0', 'input 1',
+    ...; empty if none were requested."""
     buffers: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Float buffers as float32, by torch's names."""
     tied: Mapping[str, str] = field(default_factory=dict)
-    """Every further name of a weight -> its first name."""
+    """Further name of a weight -> its first name."""
     frozen: frozenset[str] = frozenset()
-    """Weights that torch does not train."""
+    """Names of weights that torch does not train."""
     padding: Mapping[str, int] = field(default_factory=dict)
-    """The row of an embedding that torch's `padding_idx` gives no gradient, by the embedding's path."""
+    """Row of an embedding that gets no gradient because of torch's `padding_idx`, by the embedding's path."""
     low_precision: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """The output in 'float32' and 'bfloat16', as the tier wants."""
+    """Output in 'float32' and 'bfloat16', as the tier requires."""
     keeps_buffers: bool = True
-    """Whether torch's buffers stayed in float32 there."""
+    """True if torch's buffers stayed in float32 in those runs."""
     outputs: tuple[str, ...] = ("",)
-    """What the arrays of the output are called in what torch's call gave; '' where it gave an array."""
+    """Names of the output's arrays in the result of torch's call; '' if the result is an array."""
     calls: Trace = field(default_factory=dict)
-    """Every call of every module in float64, if it was recorded."""
+    """Records of every call of every module in float64, if recorded."""
     heads: Mapping[str, int] = field(default_factory=dict)
-    """How many heads an attention module has, by its path, if it was recorded."""
+    """Number of heads of an attention module, by its path, if recorded."""
     rounding: Rounding = field(default_factory=Rounding)
-    """How far rounding perturbs all of these, where that is more than the tolerances allow."""
+    """Noise by which rounding perturbs all of these arrays, if it exceeds what the tolerances allow."""
     not_covered: tuple[str, ...] | None = None
-    """What no comparison with this covers, if that was asked for."""
+    """Parts that no comparison with this reference covers, if requested."""
     environment: Mapping[str, str] = field(default_factory=dict)
     draws: tuple[Draw, ...] | None = None
-    """What torch drew in training mode; None in inference mode."""
+    """torch's draws in training mode; None in inference mode."""
     source: Source | None = None
-    """None where the reference was loaded from a folder."""
+    """Recorded torch model; None if the reference was loaded from a folder."""
 
 
 def run_torch(
@@ -134,9 +134,10 @@ def run_torch(
     watch: bool = False,
     gradients: bool = True,
 ) -> Reference:
-    """Run a float32 torch module in float64, and in the types of the tier; it is left as it was.
+    """Run a float32 torch module in float64, and in the dtypes of the tier; the module is left as it was.
 
-    In training mode `call` has to give it the dropout masks. Raises ParityError where there is no one output array.
+    In training mode `call` has to give the module its dropout masks. Raises ParityError if the output is not one or more
+    arrays.
     """
     recorder = Recorder()
     with saying("torch in float64"):
@@ -164,8 +165,10 @@ def run_torch(
 def run_float64(
     module: Any, inputs: tuple[np.ndarray, ...], call: Call, observer: Observer | None, *, gradients: bool
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], dict[str, np.ndarray]]:
-    """One run of a copy of the module in float64: the arrays of the output, their cotangents, and the gradients: zeros for
-    what the output does not depend on."""
+    """Run a copy of the module in float64; return the output arrays, their cotangents, and the gradients.
+
+    Gradients are zeros for tensors that the output does not depend on.
+    """
     import torch
 
     copied, tensors = thawed(copy.deepcopy(module).double()), tensors_of(inputs, torch.float64)
@@ -199,7 +202,7 @@ def run_float64(
 
 
 def _environment() -> dict[str, str]:
-    """What torch's side ran on."""
+    """Return the versions and precision of torch's side."""
     import torch
 
     return {
@@ -211,7 +214,7 @@ def _environment() -> dict[str, str]:
 
 
 def _padding(module: Any) -> dict[str, int]:
-    """The rows of padding of its embeddings, by their paths."""
+    """Return the padding rows of embeddings, by path."""
     import torch
 
     tables = ((path, each) for path, each in module.named_modules() if isinstance(each, torch.nn.Embedding))
@@ -219,13 +222,16 @@ def _padding(module: Any) -> dict[str, int]:
 
 
 def _heads(module: Any) -> int | None:
-    """Under any of the names that it goes by."""
+    """Return the number of heads, under any of its usual attribute names."""
     found = (getattr(module, name, None) for name in ("num_heads", "n_heads", "num_attention_heads", "n_head", "heads"))
     return next((n for n in found if isinstance(n, int)), None)
 
 
 def first_line(text: str) -> str:
-    """Of an error; of one in a callback, its own, and of an array that was kept from an earlier call, the line that made it."""
+    """Return the first line of an error message.
+
+    For an error in a callback, its own message; for an array kept from an earlier call, the line that made the array.
+    """
     if fault := fault_in_callback(text):
         return fault
     frames = re.findall(r"^(\S+):(\d+):\d+ \((.*)\)$", text, re.MULTILINE)
@@ -235,7 +241,7 @@ def first_line(text: str) -> str:
 
 @contextmanager
 def saying(where: str) -> Iterator[None]:
-    """Any error inside becomes a ParityError of one line that says where."""
+    """Turn any error inside into a ParityError of one line that begins with `where`."""
     try:
         yield
     except JaxformerError:

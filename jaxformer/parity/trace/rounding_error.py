@@ -1,9 +1,9 @@
-"""torch's own rounding error: torch runs again, with the last bit of each operation's result perturbed at random.
+"""torch's own rounding error: torch is replayed with the last bit of each operation's result perturbed at random.
 
-Monte Carlo arithmetic (Parker 1997). Operations that subtract inside of themselves are perturbed by the last bit of what they
-subtract (`SUBTRACTED`): the log-softmax of a class that is sure is tiny, and rounded as its logits are. Exact results stay:
-copies, and numbers that float32 holds too, such as a weight of 1 where attention saturates; and the largest number, of which
-masks are made. A rounded result is one of these once in 2^28.
+Monte Carlo arithmetic (Parker 1997). Operations that subtract internally are perturbed by the last bit of what they subtract
+(`SUBTRACTED`): the log-softmax of a near-certain class is tiny, and rounded as its logits are. Exact results stay: copies, and
+numbers that float32 represents too, such as a weight of 1 where attention saturates; and the largest number, of which masks are
+made. A rounded result is representable in float32 by chance once in 2^28.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -19,18 +19,19 @@ from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, below
 from jaxformer.parity.trace.reference import REFUSALS, Call, Perturbed, Reference, Rounding, run_float64
 
 DRAWS = 4
-"""How many runs. In one alone two close scores may be perturbed alike, and what depends on their difference not at all."""
+"""Number of perturbed runs. A single one may perturb two close scores alike, and leave what depends on their difference
+unperturbed."""
 LARGE = 30_000_000
-"""Entries of all gradients, from which a run takes seconds, and one has to do: each array is of so many numbers."""
+"""Total entries of all gradients from which a single run is used: it takes seconds, and each array has enough entries."""
 FEW = 64
-"""Entries of an output that one draw may leave as they are, or nearly so, by chance."""
+"""An output with fewer entries than this may be left unchanged, or nearly so, by a single draw, by chance."""
 COPIES = ("clone", "_to_copy", "cat", "stack", "embedding", "index", "index_select", "gather", "where", "masked_fill", "repeat")
 COPIES += ("amax", "amin", "max", "min", "topk", "sort", "abs", "neg")
-"""Operations that round nothing; what is the largest is found again by its value, on the way back."""
+"""Operations that do not round. The backward pass of a maximum finds its position by value, which must stay exact."""
 NORMS = "norm", "linalg_vector_norm"
-"""Operations that find the largest where their order is infinite."""
+"""Operations that return a maximum if their order is infinite."""
 BEYOND_FLOAT32 = 2**29 - 1
-"""The bits of a float64 that float32 does not have."""
+"""Mask of the low bits of a float64 that float32 does not have."""
 
 SUBTRACTED: Mapping[str, Callable[..., Any]] = {
     "_log_softmax": lambda x, axis, *_: x.logsumexp(axis, keepdim=True).abs().maximum(x.abs()),
@@ -38,19 +39,23 @@ SUBTRACTED: Mapping[str, Callable[..., Any]] = {
     "gelu": lambda x, **_: x.abs(),
     "gelu_backward": lambda dy, x, **_: dy.abs() * (1 + x * x),
 }
-"""Operation -> the size of the numbers that it subtracts, entry by entry, from its arguments: x - log(sum(exp(x))) and
-x (1 + erf(x / sqrt(2))) / 2, and their derivatives: that of tanh, 1 - tanh(u)^2, stands beside x du/dx there."""
+"""Operation -> magnitude of the numbers that it subtracts, entry by entry, from its arguments.
+
+The operations are x - log(sum(exp(x))) and x (1 + erf(x / sqrt(2))) / 2, and their derivatives: in that of tanh-GELU, the
+subtraction 1 - tanh(u)^2 is multiplied by x du/dx.
+"""
 CHUNK = 2**16
-"""Entries that are perturbed together."""
+"""Number of entries that are perturbed together."""
 LAST_BIT = 2.0**-52
-"""Distance between neighbours above 1 in float64."""
+"""Distance between neighbouring float64 numbers above 1."""
 
 
 def measure_rounding(module: Any, reference: Reference, call: Call) -> Rounding:
-    """How far rounding perturbs the arrays of `reference`; nothing where one draw stays far below the tolerances.
+    """Measure how far rounding perturbs the arrays of `reference`; empty if the first runs stay far below the tolerances.
 
-    It takes one run, four for a model that gives a few numbers; for one that is ill-conditioned four in all, and as many of its
-    modules by themselves, if these are. Large ones have one for four.
+    It takes one run, or four for a model with an output of few entries. An ill-conditioned model takes four runs in all, and
+    one more with each module alone, or four if the modules are ill-conditioned too. A large model takes one run in place of
+    four.
     """
     most = 1 if sum(array.size for array in reference.gradients.values()) > LARGE else DRAWS
     draws = DRAWS if any(array.size < FEW for array in reference.calls[CALL].output) else 1
@@ -65,17 +70,17 @@ def measure_rounding(module: Any, reference: Reference, call: Call) -> Rounding:
         if any(_matters(reference, alone[0])):
             alone += [_draw(module, reference, call, seed, alone=True) for seed in range(1, most)]
     except REFUSALS:
-        return Rounding()  # a model that refuses to be perturbed has the usual tolerances
+        return Rounding()  # a model that refuses perturbed values has the usual tolerances
     return Rounding(_largest(run), _largest(alone), output)
 
 
 def holders(reference: Reference) -> set[Site]:
-    """Calls of modules that hold parameters: the modules of `Rounding.alone`."""
+    """Return the calls of modules that hold parameters: the modules of `Rounding.alone`."""
     return {site for site in reference.calls if site != CALL and any(below(name, site.path) for name in reference.weights)}
 
 
 def _matters(reference: Reference, perturbed: Perturbed) -> Iterable[bool]:
-    """Whether rounding relaxes the tolerance, array by array; null gradients have none."""
+    """Yield for each array True if rounding relaxes its tolerance; never for null gradients."""
     nulls = [
         NULL_GRADIENT * rms(reference.gradients.values()),
         NULL_GRADIENT * rms(a for record in reference.calls.values() for a in record.output_gradients if a is not None),
@@ -87,7 +92,7 @@ def _matters(reference: Reference, perturbed: Perturbed) -> Iterable[bool]:
 
 
 def _array(reference: Reference, key: ArrayKey) -> tuple[np.ndarray, Kind]:
-    """torch's array, and its kind."""
+    """Return torch's array and its kind."""
     if key.part == "gradient":
         return reference.gradients[key.site.path], "gradient"
     record = reference.calls[key.site]
@@ -104,7 +109,7 @@ def _largest(draws: Iterable[Perturbed]) -> Perturbed:
 
 
 def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bool) -> Perturbed:
-    """One perturbed run; `alone`: each holder given torch's own arrays."""
+    """Measure one perturbed run; with `alone`, each holder is given torch's own arrays."""
     rerun = _Rerun(reference.calls, holders(reference) if alone else ())
     with _perturbation(seed):
         outputs, _, gradients = run_float64(module, reference.inputs, call, rerun, gradients=bool(reference.gradients))
@@ -116,7 +121,7 @@ def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bo
 
 
 def _perturbation(seed: int) -> Any:
-    """Inside, torch perturbs what it computes in float64, forwards and backwards."""
+    """Context manager: torch perturbs what it computes in float64, forward and backward."""
     import torch
     from torch.utils._pytree import tree_map_only
 
@@ -124,12 +129,12 @@ def _perturbation(seed: int) -> Any:
     drawn = torch.randint(-1, 2, (2 * CHUNK,), generator=generator)
 
     def steps(count: int) -> Any:
-        """One up, one down, or none, for each of at most `CHUNK` entries."""
+        """Return a random step of -1, 0 or 1 for each of at most `CHUNK` entries."""
         start = int(torch.randint(0, CHUNK, (), generator=generator))
         return drawn[start : start + count]
 
     def perturbed(x: Any) -> Any:
-        """Each entry's last bit one up, one down, or as it is: chunk by chunk, which stays in a processor's cache."""
+        """Move each entry's last bit by -1, 0 or 1, in chunks that stay in a processor's cache."""
         if x.dtype != torch.float64 or not x.numel():
             return x
         bits = x.detach().cpu().contiguous().view(torch.int64).view(-1)
@@ -153,7 +158,7 @@ def _perturbation(seed: int) -> Any:
 
 
 class _Rerun:
-    """Measures how far each call's arrays are off; `fixed` calls get torch's arrays again."""
+    """Observer of a replay that measures the noise in each call's arrays; `fixed` calls are given torch's arrays again."""
 
     def __init__(self, records: Trace, fixed: Container[Site]):
         self.records, self.fixed = records, fixed
@@ -166,7 +171,7 @@ class _Rerun:
         return self._visit(site, "output", "output_gradients", output)
 
     def note(self, key: ArrayKey, array: np.ndarray, reference: np.ndarray) -> None:
-        """How far that array is off."""
+        """Record the noise in an array."""
         attention = key.site in self.records and is_attention(key.site, self.records[key.site])
         self.perturbed[key] = Noise.between(
             array, reference, valid_entries(key.site, self.records, reference) if attention else True
@@ -187,7 +192,7 @@ class _Rerun:
         return replaced(value, tensors, copies)
 
     def _copy(self, tensor: Any, array: np.ndarray, key: ArrayKey) -> Any:
-        """A copy, so that its gradient is that of this call alone."""
+        """Return a copy, so that its gradient comes from this call alone."""
         self.note(key, host(tensor), array)
         copy = tensor.clone()
         if key.site in self.fixed:
@@ -195,13 +200,14 @@ class _Rerun:
         return copy
 
     def _returned(self, key: ArrayKey, reference: np.ndarray, gradient: Any) -> Any:
-        """Measure the gradient that comes back."""
+        """Record the noise in a gradient that comes back."""
         self.note(key, host(gradient), reference)
         return perturbed_again(reference) if key.site in self.fixed else None
 
 
 def perturbed_again(array: np.ndarray) -> Any:
-    """torch's array as the result of an operation, so that it is perturbed: that stands for the rounding in the next one."""
+    """Return torch's array as the result of an operation, so that it is perturbed: this stands for the rounding of the next
+    operation."""
     import torch
 
     return torch.from_numpy(array) + 0

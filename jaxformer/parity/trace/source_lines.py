@@ -1,4 +1,4 @@
-"""Lines of the user's own files that errors come from, those among them that JAX raises out of callbacks."""
+"""Lines of the user's own files that errors come from, including errors that JAX raises out of callbacks."""
 
 import importlib.util
 import inspect
@@ -16,22 +16,22 @@ from typing import Any
 LIBRARIES = ("jaxformer", "jax", "jaxlib", "flax", "optax", "torch", "numpy")
 INSTALLED = ("site-packages", "dist-packages")
 TYPED_IN = ("<stdin>", "<ipython")
-"""Names of the user's code that has no file; names of generated code begin with < too."""
+"""Prefixes of the file names of user code that has no file; names of generated code begin with < too."""
 
 
 def line_of(error: BaseException) -> str:
-    """'port.py:12': the innermost line that no library has, or else none of `LIBRARIES`; '' where there is none."""
+    """Return the innermost line outside of all libraries, 'port.py:12', or else outside of `LIBRARIES`; '' if there is none."""
     return innermost([traceback.extract_tb(each.__traceback__) for each in chain(error)])
 
 
 def line_here() -> str:
-    """The same of the code that is running."""
+    """Return the innermost line of the user's code that is running, as `line_of` does."""
     frames = traceback.StackSummary.extract(traceback.walk_stack(None), lookup_lines=False)
     return innermost([frames[::-1]])
 
 
 def innermost(frames: Sequence[Sequence[traceback.FrameSummary]]) -> str:
-    """The innermost line of the first frames that have one."""
+    """Return the innermost line of the first frames that have one."""
     for known in (is_users, lambda name: not is_library(name)):
         for found in frames:
             if lines := [frame for frame in found if known(frame.filename)]:
@@ -40,13 +40,13 @@ def innermost(frames: Sequence[Sequence[traceback.FrameSummary]]) -> str:
 
 
 def definition_of(f: Callable[..., Any]) -> str:
-    """'port.py:12', where a function of the user's begins; '' for one of a library's."""
+    """Return where a function of the user's begins, 'port.py:12'; '' for a library's function."""
     code = getattr(inspect.unwrap(f), "__code__", None)
     return shown(code.co_filename, code.co_firstlineno) if code is not None and is_users(code.co_filename) else ""
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and its causes."""
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -54,13 +54,13 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 @cache
 def is_users(name: str) -> bool:
-    """Whether a file of code is in no library, not even in one that is not known."""
+    """True if a file of code belongs to no library, not even to one that is not in `LIBRARIES`."""
     return not is_library(name) and not any(part in INSTALLED for part in Path(name).parts)
 
 
 @cache
 def is_library(name: str) -> bool:
-    """Whether a file of code is one of `LIBRARIES` or Python's; generated code counts as if it was."""
+    """True if a file of code belongs to `LIBRARIES` or Python's standard library; generated code counts as a library's."""
     if name.startswith("<"):
         return not name.startswith(TYPED_IN)
     return any(is_below(name, folder) for folder in library_folders())
@@ -68,19 +68,19 @@ def is_library(name: str) -> bool:
 
 @cache
 def library_folders() -> tuple[str, ...]:
-    """Of `LIBRARIES`, wherever they are installed, and of Python."""
+    """Return the folders of `LIBRARIES`, wherever they are installed, and of Python's standard library."""
     found = (importlib.util.find_spec(name) for name in LIBRARIES)
     folders = (os.path.dirname(spec.origin) for spec in found if spec is not None and spec.origin)
     return (*folders, *map(sysconfig.get_path, ("stdlib", "platstdlib")))
 
 
 def is_below(name: str, folder: str) -> bool:
-    """Whether a file lies in a folder."""
+    """True if a file lies in a folder."""
     return os.path.abspath(name).startswith(folder + os.sep)
 
 
 def shown(name: str, line: int) -> str:
-    """A path relative to this folder, where it lies inside."""
+    """Format a line, with a path relative to the working directory if the file is inside it."""
     inside = not name.startswith("<") and is_below(name, os.getcwd())
     return f"{os.path.relpath(name) if inside else name}:{line}"
 
@@ -90,7 +90,7 @@ LOGGERS = "jax._src.callback", "jax._src.debugging"
 
 @contextmanager
 def untold() -> Iterator[None]:
-    """Inside, JAX logs no error of a callback: what it raises is told."""
+    """Context manager: JAX does not log errors of callbacks, since the raised error reports them."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
@@ -103,7 +103,8 @@ def untold() -> Iterator[None]:
 
 
 def fault_in_callback(text: str) -> str:
-    """'a callback fails: SystemExit: 0 (at port.py:12)', of JAX's message; '' where it is of something else."""
+    """Describe the callback's error in JAX's message, 'a callback fails: SystemExit: 0 (at port.py:12)'; '' for another
+    message."""
     if "calling callback: Traceback" not in text:
         return ""
     last = re.search(r'File "([^"]+)", line (\d+), in [^\n]*\n(?: .*\n)*(\w.*)', text[text.rindex('  File "') :])

@@ -14,25 +14,25 @@ from jaxformer.runtime.xla_options import SUSPECTED, Fault, Operation, faults
 
 
 class Suspect(NamedTuple):
-    """An operation that one of XLA's known faults may reach."""
+    """Operation that one of XLA's known faults may affect."""
 
     fault: Fault
     name: str
-    """Of the operation: 'reduce_sum'."""
+    """Name of the operation: 'reduce_sum'."""
     module: str
-    """Path of the JAX module whose code has it; '' for the model itself."""
+    """Path of the JAX module whose code has the operation; '' for the model itself."""
     line: str
-    """'port.py:12', of the user's code; '' where none of it has the operation."""
+    """Line of the user's code, 'port.py:12'; '' if the operation is not in it."""
 
     @property
     def place(self) -> str:
-        """'reduce_sum in norm, port.py:12'."""
+        """Place of the operation: 'reduce_sum in norm, port.py:12'."""
         return f"{self.name} in {', '.join(filter(None, (self.module, self.line))) or 'the model'}"
 
 
 @contextmanager
 def suspect_operations(module: Callable[[], str]) -> Iterator[list[Suspect]]:
-    """Inside, operations are noted as they are traced, each once; `module()` is the path of the module that is running."""
+    """Record suspect operations as they are traced, each once; `module()` returns the path of the running module."""
     found: list[Suspect] = []
     if not (known := faults()):
         yield found
@@ -54,7 +54,7 @@ def suspect_operations(module: Callable[[], str]) -> Iterator[list[Suspect]]:
 
 @contextmanager
 def empty_arrays() -> Iterator[list[str]]:
-    """The lines inside that make them, also in a vmap; none where this jax gives zeros."""
+    """Record the lines that make arrays without values, also in a vmap; none if this jax fills them with zeros."""
     places: list[str] = []
 
     def note(how: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ def empty_arrays() -> Iterator[list[str]]:
 
 @contextmanager
 def filled_otherwise(line: str) -> Iterator[None]:
-    """Inside of `jax_float64`, those that are made at this line have other numbers."""
+    """Context manager, inside `jax_float64`: arrays made without values at this line have other fill values."""
 
     def fill(how: Mapping[str, Any]) -> jax.Array | None:
         return filled(how, OTHER) if line_here() == line else None
@@ -78,7 +78,7 @@ def filled_otherwise(line: str) -> Iterator[None]:
 
 @contextmanager
 def _seen(given: Callable[[Mapping[str, Any]], jax.Array | None]) -> Iterator[None]:
-    """What `given` gives, if anything, is used in place of such an array."""
+    """Context manager: the result of `given`, unless None, replaces an array made without values."""
     bind_as_it_is = Primitive.bind
 
     def bind(operation: Primitive, *args: Any, **how: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Calls of torch modules, recorded through their methods, and attention's scores and weights, around each softmax over keys."""
+"""Calls of torch modules, recorded through their methods, and attention scores and weights, around each softmax over keys."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ Record = Callable[[Any, Any], None]
 
 
 def watch_softmax(record: Record) -> AbstractContextManager[Any]:
-    """Inside, `record` gets every softmax of torch's functions, methods and modules, nn.MultiheadAttention's too."""
+    """Context manager: `record` gets every softmax of torch's functions, methods and modules, also of nn.MultiheadAttention."""
     import torch
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
@@ -22,7 +22,7 @@ def watch_softmax(record: Record) -> AbstractContextManager[Any]:
     ordinary = (torch.softmax, torch.Tensor.softmax, torch.special.softmax, functional.softmax)
 
     class Watching(TorchFunctionMode):
-        """The mode is off inside its own functions: one that calls another is recorded once."""
+        """Torch function mode that is off inside its own functions: a function that calls another one is recorded once."""
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
@@ -53,7 +53,7 @@ def fused_scores(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """q k^T scale, -inf where a key is masked; the arguments are those of torch's scaled_dot_product_attention."""
+    """Return q k^T scale, -inf where a key is masked; the arguments are those of torch's scaled_dot_product_attention."""
     import torch
 
     if enable_gqa:
@@ -67,19 +67,21 @@ def fused_scores(
 
 
 _running: list[Callable[[str, Any], Any]] = []
-"""What records single values, in the run that is watched."""
+"""Functions that record single values in the watched run."""
 
 
 def record_in_torch(name: str, value: Any) -> None:
-    """A value of the model's, as if a module of that name gave it; outside of `watch_torch` nothing is done."""
+    """Record a value of the model's, as if a module of that name returned it; does nothing outside `watch_torch`."""
     if _running:
         _running[-1](name, value)
 
 
 @contextmanager
 def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
-    """Every module's `forward` and public methods of its own class, in call order, and each softmax in one of them as two calls
-    without arguments. Fused fast paths are off."""
+    """Observe every module's `forward` and public methods of its own class, in call order.
+
+    Each softmax inside a module is observed as two calls without arguments. Fused fast paths are off.
+    """
     import torch
 
     visits = Visits(observer)
@@ -92,7 +94,7 @@ def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
         return run
 
     def record(*arrays: Any) -> None:
-        """A softmax outside of the model belongs to no module."""
+        """Record a softmax; one outside the model belongs to no module, and is skipped."""
         if visits.open:
             for name, array in zip(ATTENTION, arrays, strict=True):
                 visits.record(name, array)
@@ -112,7 +114,7 @@ def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
-    """Inside, torch's encoders do not use the kernel for inference that gives NaN for a row of nothing but padding."""
+    """Run torch's encoders without the inference kernel that gives NaN for a row of nothing but padding."""
     import torch
 
     enabled = torch.backends.mha.get_fastpath_enabled()

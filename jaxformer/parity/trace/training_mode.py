@@ -1,4 +1,4 @@
-"""torch's model in training mode: its draws are repeatable, and its running statistics are recorded and left as they were."""
+"""torch's model in training mode: its draws are repeatable, and its running statistics are recorded and restored."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -10,21 +10,22 @@ from jaxformer.parity.trace.reference import Call
 from jaxformer.parity.trace.torch_hooks import record_in_torch
 
 Modes = Mapping[str, bool]
-"""Which modules are trained, by their paths."""
+"""Training mode of each module by path: True if it is trained."""
 
 
 def modes_of(model: Any) -> Modes:
-    """Those of a model that is in training mode, so that what the user keeps in inference mode stays in it; else all train."""
+    """Return the modes of a model in training mode, so that modules that the user keeps in inference mode stay in it; all True
+    for a model in inference mode."""
     return {path: module.training or not model.training for path, module in model.named_modules()}
 
 
 class InTraining:
-    """A call in training mode. Each run has the same draws, and begins with the same buffers."""
+    """Call in training mode: each run has the same draws, and begins with the same buffers."""
 
     def __init__(self, call: Call, model: Any):
         self.call, self.modes = call, modes_of(model)
         self.draws: tuple[Draw, ...] = ()
-        """Of the last run."""
+        """Draws of the last run."""
         update_wrapper(self, call)
 
     def __call__(self, model: Any, *inputs: Any) -> Any:
@@ -34,14 +35,16 @@ class InTraining:
         return output
 
     def inside(self, model: Any) -> AbstractContextManager[list[Draw]]:
-        """In which the model, or a part of it, runs as in this call."""
+        """Return a context manager in which the model, or a part of it, runs as in this call."""
         return training(model, self.modes)
 
 
 @contextmanager
 def training(model: Any, modes: Modes) -> Iterator[list[Draw]]:
-    """Inside, a model is in training mode; notes its draws. Its running statistics are recorded as if a module of their name
-    gave them, and then taken back."""
+    """Run a model in training mode, recording its draws.
+
+    Its running statistics are recorded as if a module of their name returned them, and then restored.
+    """
     before = {path: module.training for path, module in model.named_modules()}
     buffers = {module: dict(module._buffers) for module in model.modules()}
     for path, module in model.named_modules():
@@ -59,7 +62,7 @@ def training(model: Any, modes: Modes) -> Iterator[list[Draw]]:
 
 
 def statistics(model: Any, before: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
-    """Float buffers of one or more axes that a run changes, and those of norms, whether it does or not."""
+    """Return the float buffers of one or more axes that a run changes, and the running statistics of norms, changed or not."""
     found = {}
     for path, module in model.named_modules():
         for name, value in module._buffers.items():

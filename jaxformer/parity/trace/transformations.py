@@ -1,4 +1,4 @@
-"""JAX's transformations of code: those that are written out while it is traced, so that calls inside are seen, and those that a
+"""JAX's transformations: those that are written out while code is traced, so that calls inside are seen, and those that a
 comparison does not look into."""
 
 import functools
@@ -22,7 +22,7 @@ from jaxformer.runtime.xla_options import exact
 
 @contextmanager
 def bound_operations(note: Callable[[str, Mapping[str, Any]], None]) -> Iterator[None]:
-    """Inside, `note` is called with the name and the parameters of each operation before it runs."""
+    """Context manager: `note` is called with the name and the parameters of each operation before it runs."""
     bind_as_it_is, level = Primitive.bind, current_trace()
 
     def bind(operation: Primitive, *args: Any, **how: Any) -> Any:
@@ -44,13 +44,15 @@ UNOPENED = {
     "io_callback": "io_callback",
     "custom_vjp_call": "custom_vjp",
 }
-"""JAX's operations that run a program of their own -> what users call them. Loops over layers and what is rematerialised are
-written out; `custom_jvp` is what jax.nn's own functions are made of."""
+"""JAX's primitives that run a program of their own -> what users call them.
+
+Loops over layers and rematerialised functions are written out; jax.nn's own functions are made of `custom_jvp`.
+"""
 
 
 @contextmanager
 def unopened() -> Iterator[list[str]]:
-    """'while_loop (port.py:12)' for each that is used inside, in call order."""
+    """Record 'while_loop (port.py:12)' for each such operation used inside, in call order."""
     found: dict[str, None] = {}
 
     def note(operation: str, _: Mapping[str, Any]) -> None:
@@ -64,12 +66,12 @@ def unopened() -> Iterator[list[str]]:
 
 
 class HiddenCallsError(Exception):
-    """Calls inside of a cond or a while_loop cannot be seen while jit traces it."""
+    """Raised if calls inside a cond or a while_loop cannot be seen because jit traces the model."""
 
 
 @contextmanager
 def none_hidden(visits: Visits) -> Iterator[None]:
-    """HiddenCallsError at a cond or a while_loop with calls of modules inside, where jit traces the model."""
+    """Raise HiddenCallsError at a cond or a while_loop with calls of modules inside, if jit traces the model."""
 
     def note(operation: str, _: Mapping[str, Any]) -> None:
         if visits.hidden and operation in ("cond", "while"):
@@ -85,20 +87,21 @@ def none_hidden(visits: Visits) -> Iterator[None]:
 
 
 def is_traced() -> bool:
-    """Whether jit traces what runs here, for its gradients too."""
+    """True if jit traces the running code, for its gradients too."""
     return isinstance(jnp.zeros(()), Tracer)
 
 
 REMAT3 = "remat3"
-"""What `jax.checkpoint` goes through where jax 0.12 is told to by `jax_remat3`."""
+"""Function that `jax.checkpoint` calls in jax 0.12 if `jax_remat3` is set."""
 
 
 class _AsItIs:
-    """Stands for the trace of a rematerialised function, its operation, and the tree of its output."""
+    """Replaces the trace of a rematerialised function, its primitive, and the tree of its output, so that the function runs as
+    it is."""
 
     @staticmethod
     def trace(f: Callable[..., Any], inputs: Any, *_: Any) -> tuple[Callable[..., Any], tuple[()], "_AsItIs"]:
-        """The function of flat arguments, no constants, and the tree of its output."""
+        """Return the function of flat arguments, no constants, and the tree of its output."""
 
         def flat(arrays: tuple[Any, ...]) -> Any:
             args, kwargs = inputs.unflatten(arrays)
@@ -108,19 +111,22 @@ class _AsItIs:
 
     @staticmethod
     def bind(*arrays: Any, jaxpr: Callable[..., Any], **_: Any) -> Any:
-        """Run it."""
+        """Run the function."""
         return jaxpr(arrays)
 
     @staticmethod
     def unflatten(output: Any) -> Any:
-        """It was never flat."""
+        """Return the output unchanged: it was never flattened."""
         return output
 
 
 @contextmanager
 def nothing_rematerialised() -> Iterator[None]:
-    """Functions that were rematerialised before this, as methods under `nnx.remat` are, run as they are too: JAX looks up what
-    it traces and binds in its own module when they are called. Where a version of JAX does it otherwise, nothing changes."""
+    """Context manager: rematerialised functions run as they are, also those wrapped before, such as methods under `nnx.remat`.
+
+    JAX looks up what it traces and binds in its own module when they are called, so that it can be patched there. If a version
+    of JAX does otherwise, nothing changes.
+    """
     module = inspect.unwrap(jax.checkpoint).__globals__
     instead: dict[str, Any] = {"_trace_to_jaxpr": _AsItIs.trace, "remat_p": _AsItIs}
     if not instead.keys() <= module.keys():
@@ -132,13 +138,13 @@ def nothing_rematerialised() -> Iterator[None]:
 
 
 PLATFORMS = {"gpu": ("cuda", "rocm")}
-"""A backend -> the platforms that code chooses by, where they have other names."""
+"""Backend -> the platform names that code chooses by, if they differ from the backend's."""
 
 
 @contextmanager
 def written_out() -> Iterator[None]:
-    """Without nested jits and scans, and with nothing rematerialised; where code chooses by platform, the branch of this
-    machine's stands alone."""
+    """Run JAX without nested jits, scans and rematerialisation; code that chooses by platform runs only the branch of this
+    machine."""
     bind_as_it_is, backend = Primitive.bind, jax.default_backend()
     here = set(PLATFORMS.get(backend, (backend,)))
 
@@ -152,13 +158,16 @@ def written_out() -> Iterator[None]:
 
 
 COMPILED = "xla_primitive_callable"
-"""JAX's function that compiles an operation which runs by itself."""
+"""Name of JAX's function that compiles an operation that runs by itself."""
 
 
 @contextmanager
 def exact_operations() -> Iterator[None]:
-    """Inside, operations that run by themselves are compiled as programs of a comparison are, and so are the bodies of loops.
-    Where a version of JAX does it otherwise, nothing changes."""
+    """Context manager: operations that run by themselves, and bodies of loops, get the compiler options of a comparison's
+    programs.
+
+    If a version of JAX does otherwise, nothing changes.
+    """
     module = getattr(getattr(reduce_sum_p.impl, "func", None), "__globals__", {})
     with mock.patch.dict(module, {COMPILED: _exactly} if COMPILED in module else {}):
         yield

@@ -1,1 +1,1 @@
-"""Both sides trained step beside step."""
+"""Training of both sides, step beside step."""

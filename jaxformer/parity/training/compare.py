@@ -36,14 +36,14 @@ from jaxformer.parity.training.step_comparison import StepComparison, TrainingRe
 from jaxformer.parity.training.trainers import JaxTrainer, StepSnapshot, TorchTrainer
 
 MOST_STEPS = 50
-"""After more steps, rounding has grown so far that it tells little."""
+"""Largest number of float32 steps: after more, rounding has grown so far that a comparison shows little."""
 
 
 def check_training32(torch_model: Any, jax_model: PyTree, spec: TrainingSpec, rules: Family = TWIN) -> float:
-    """Train copies of both models in float32, and torch's in float64 too, with the same units dropped; the largest ratio of
-    an error to its tolerance of tier B. ParityError above 1.
+    """Train both models in float32, and torch's in float64 too; return the largest ratio of an error to its tier B tolerance.
 
-    Entries whose gradient is null are left out: what they do is rounding alone.
+    The models are copied, and the same units are dropped. Raises ParityError above 1. Entries with null gradients are left out:
+    their updates are rounding noise.
     """
     weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
     sides = TorchTrainer(torch_model, spec), TorchTrainer(torch_model, spec, float64=False)
@@ -59,7 +59,7 @@ def check_training32(torch_model: Any, jax_model: PyTree, spec: TrainingSpec, ru
 
 
 def not_null(snapshots: Sequence[StepSnapshot]) -> dict[str, np.ndarray]:
-    """The entries whose gradient in float64 was once more than rounding noise around zero."""
+    """Mask of the entries whose float64 gradient at some step exceeded rounding noise around zero."""
     names = snapshots[0].gradients
     largest = {name: np.max([np.abs(snapshot.gradients[name]) for snapshot in snapshots], 0) for name in names}
     noise = NULL_GRADIENT * rms(largest.values())
@@ -69,7 +69,7 @@ def not_null(snapshots: Sequence[StepSnapshot]) -> dict[str, np.ndarray]:
 def changes(
     snapshots: Sequence[StepSnapshot], weights: Mapping[str, np.ndarray], kept: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """What training did on one side: the losses, and what the first step and all steps added to the kept entries."""
+    """Effects of training on one side: the losses, and the updates of the kept entries in the first step and in all steps."""
     found = {"losses": np.array([snapshot.loss for snapshot in snapshots])}
     for what, after in (("first step", snapshots[0].parameters), (f"{len(snapshots)} steps", snapshots[-1].parameters)):
         found[what] = flat(after, kept).astype(np.float64) - flat(weights, kept)
@@ -84,11 +84,11 @@ def compare_training(
     tables: Tables = NO_TABLES,
     alone: Sequence[OneSided] = (),
 ) -> TrainingResult:
-    """Train copies of both models in float64 (tier A), in training mode, from torch's weights. Where the JAX code computes one
-    of torch's `tables`, it is given torch's. `alone` are parameters that one side does not have.
+    """Train copies of both models in float64 (tier A), in training mode, from torch's weights, and compare each step.
 
-    A JAX model is any tree with float arrays as its parameters: an NNX module, or a dict of Linen's. torch drops the units that
-    jax drew. Raises ParityError where the sides cannot drop the same units, and ConversionError where weights do not fit.
+    A JAX model is any tree with float arrays as its parameters: an NNX module, or a dict of Linen's. JAX code that computes one
+    of torch's `tables` gets torch's values. `alone` are parameters that one side does not have. torch drops the units that jax
+    drew. Raises ParityError if the sides cannot drop the same units, and ConversionError if weights do not fit.
     """
     with fresh_traces(tables), jax_float64(tables):
         weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
@@ -116,7 +116,10 @@ def compare_training(
 
 @contextmanager
 def fresh_traces(tables: Tables) -> Iterator[None]:
-    """JAX keeps the trace of a jitted function: a trace from before must not hide torch's tables, nor keep them afterwards."""
+    """Clear JAX's cache of traced functions before and after, if there are tables.
+
+    An earlier trace would not contain torch's tables, and a later call would still contain them.
+    """
     if not tables.held:
         yield
         return
@@ -128,7 +131,7 @@ def fresh_traces(tables: Tables) -> Iterator[None]:
 
 
 def check_training(result: TrainingResult) -> None:
-    """ParityError for the first stage that is not equal."""
+    """Raise ParityError for the first stage that is not equal."""
     for stage in result.stages:
         if stage.status != "equal":
             raise ParityError(f"{stage.name}: {stage.says}")

@@ -1,4 +1,4 @@
-"""torch's buffers and parameters that training changes on one side alone, or otherwise, step after step."""
+"""torch's buffers and parameters that training changes on one side only, or differently, step after step."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,22 +20,24 @@ from jaxformer.parity.training.trainers import StepSnapshot
 from jaxformer.pytree import named_leaves
 
 Arrays = Mapping[str, np.ndarray]
-"""By torch's names."""
+"""Arrays by torch's names."""
 
 
 class RunningStatistics:
-    """Takes both sides after each step, and keeps what differed first. A JAX model that is a tree gives its new ones behind the
-    loss; where it does not, nothing is compared."""
+    """Comparison of running statistics after each step; it keeps the first difference.
+
+    A JAX model that is a tree returns its new statistics after the loss; if it does not, nothing is compared.
+    """
 
     def __init__(self, model: PyTree, rules: Family, before: Arrays):
         self.model, self.rules, self.before = model, rules, before
         self.pairs: dict[str, str] = {}
-        """torch's -> jax's."""
+        """torch's name -> jax's name."""
         self.found: Stage | None = None
         self.steps, self.largest = 0, 0.0
 
     def add(self, theirs: Arrays, state: PyTree) -> None:
-        """A step: torch's buffers, and the JAX arrays that are not trained."""
+        """Compare one step: torch's buffers with the JAX arrays that are not trained."""
         leaves = {name: np.asarray(leaf) for name, leaf in named_leaves(state).items() if name in self.rules.constants}
         if not self.steps:
             self._pair(theirs, leaves)
@@ -50,12 +52,12 @@ class RunningStatistics:
         self.steps += 1
 
     def stages(self) -> list[Stage]:
-        """One, where any are compared."""
+        """List the result's stage, or no stage if nothing is compared."""
         says = f"{count(len(self.pairs), 'buffer')}, max/rms {self.largest:.1e} (tolerance {PARAMETER:.0e})"
         return [self.found or Stage("running statistics", "equal", says)] if self.pairs else []
 
     def _pair(self, theirs: Arrays, leaves: Mapping[str, Any]) -> None:
-        """Those that torch changes; the JAX model holds them, or has given new ones."""
+        """Pair the buffers that torch changes with arrays that the JAX model holds or returns."""
         changed = {
             name: array.shape for name, array in theirs.items() if array.ndim and not array_equal(array, self.before[name])
         }
@@ -67,7 +69,7 @@ class RunningStatistics:
             self.pairs = {other: paths[mine] for mine, other in found.items()}
 
     def _cause(self, name: str, theirs: np.ndarray, ours: np.ndarray) -> str:
-        """What the first step tells."""
+        """Cause of the difference, from the first step."""
         if array_equal(ours, self.before[name]):
             return "jax leaves it as it was"
         factor, residual = factor_between(ours - self.before[name], theirs - self.before[name])
@@ -75,7 +77,7 @@ class RunningStatistics:
 
 
 def array_equal(one: np.ndarray, other: np.ndarray) -> bool:
-    """NaN is NaN."""
+    """True if two arrays are equal in float64; NaN equals NaN."""
     return np.array_equal(np.asarray(one, np.float64), np.asarray(other, np.float64), equal_nan=True)
 
 
@@ -83,14 +85,14 @@ DECAYS = "torch freezes {}; jax moves it, though its gradient is 0: leave it out
 
 
 def held_in_jax(model: PyTree, rules: Family, frozen: Container[str]) -> set[str]:
-    """The JAX arrays that torch freezes, and that are not parameters by their type."""
+    """JAX arrays that torch freezes and that are not parameters by their type."""
     typed = typed_constants(model)
     layers = {name: leaf.shape[0] if rules.stacked(name) else 1 for name, leaf in weights_of(model, rules).items()}
     return {name for name, n in layers.items() if name in typed and all(it in frozen for it in rules.torch_names(name, n))}
 
 
 class TrainedAlone:
-    """Takes both sides after each step, and keeps what one side alone has moved."""
+    """Record of the parameters that only one side moves."""
 
     def __init__(self, frozen: Iterable[str], alone: Sequence[OneSided], weights: Mapping[str, np.ndarray]):
         self.says = dict.fromkeys(sorted(frozen), FREEZES)
@@ -100,7 +102,7 @@ class TrainedAlone:
         self.moved: set[str] = set()
 
     def split(self, theirs: StepSnapshot, ours: StepSnapshot) -> tuple[StepSnapshot, StepSnapshot]:
-        """Notes a step; returns what both sides train, to be compared."""
+        """Record a step; return the snapshots of the parameters that both sides train."""
         for name, says in self.says.items():
             side = theirs if says == LEAVES_OUT else ours
             if name in side.parameters:
@@ -111,8 +113,10 @@ class TrainedAlone:
         return _only(theirs, names), _only(ours, names)
 
     def added_to(self, stages: Sequence[Stage], noise: float) -> list[Stage]:
-        """The stages; the first that differs, or else the last, says now what one side alone trains. Gradients below `noise`
-        are not counted: Adam makes steps of them too."""
+        """Add parameters that only one side trains to the first stage that differs, or to the last stage.
+
+        Gradients below `noise` are not counted, because Adam turns them into steps too.
+        """
         said = []
         for name, says in self.says.items():
             flat = name in self.moved and self.largest[name] == 0 and says == FREEZES

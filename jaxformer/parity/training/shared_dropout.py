@@ -1,4 +1,4 @@
-"""Dropout with the very same units dropped on both sides, so that training with dropout is compared exactly.
+"""Shared dropout: both sides drop the same units, so that training with dropout is compared exactly.
 
 output, masks = with_masks(model)(tokens, key=key)
 with feed_masks(masks):
@@ -21,18 +21,18 @@ from jaxformer.parity.trace.transformations import written_out
 from jaxformer.runtime import random
 
 COINCIDENCE = 1e-12
-"""The largest probability of two masks being equal by chance that makes equal masks a mistake."""
+"""Probability of two masks being equal by chance below which equal masks are an error."""
 ENOUGH = 4096
-"""Units to look at for that."""
+"""Number of units of each mask that are compared."""
 BESIDES = "torch drew random numbers besides its dropout; only dropout can be made the same on both sides"
 UNSHARED = "torch drops out and JAX does not; is the JAX model in training mode, with a key? Or give torch's dropout p=0"
 
 
 def with_masks(f: Callable[..., Any]) -> Callable[..., tuple[Any, list[jax.Array]]]:
-    """f that returns (output, keep masks) with the masks it drew in call order, True = kept; pure, so it can be jitted.
+    """Wrap f to return (output, keep masks): its masks in call order, True = kept. The result is pure, so it can be jitted.
 
-    What counts is every draw of `jaxformer.runtime.random` and of `jax.random.bernoulli`, by which flax's Dropout and attention
-    draw. Inside, jits and scans are written out, and nothing is rematerialised: a mask could not leave them.
+    Recorded are all draws of `jaxformer.runtime.random` and of `jax.random.bernoulli`, which flax's Dropout and attention use.
+    jits and scans in f are written out, and nothing is rematerialised: a mask could not leave them.
     """
 
     def recording(*args: Any, **kwargs: Any) -> tuple[Any, list[jax.Array]]:
@@ -57,9 +57,9 @@ def with_masks(f: Callable[..., Any]) -> Callable[..., tuple[Any, list[jax.Array
 
 
 def check_masks(masks: Sequence[np.ndarray | jax.Array]) -> None:
-    """ParityError where two of them are the same, in the order of their units: one key was used twice.
+    """Raise ParityError if two masks are equal, in the order of their units: one key was used twice.
 
-    torch draws each by itself. Masks fed to both sides would hide it.
+    torch draws each mask independently. Masks fed to both sides would hide the error.
     """
     units = [np.ravel(mask)[:ENOUGH] for mask in masks]
     for (i, one), (j, other) in itertools.combinations(enumerate(units), 2):
@@ -71,10 +71,10 @@ def check_masks(masks: Sequence[np.ndarray | jax.Array]) -> None:
 
 @contextmanager
 def feed_masks(masks: Sequence[np.ndarray | jax.Array]) -> Iterator[None]:
-    """Inside, whatever torch drops takes the next mask instead of drawing one: nn.Dropout, F.dropout, and the dropout of
-    nn.MultiheadAttention and scaled_dot_product_attention.
+    """Run torch with these dropout masks: every dropout takes the next mask instead of drawing one.
 
-    Raises ParityError for a mask of another shape, for too few and, when the context ends, for too many, or where torch drew
+    It covers nn.Dropout, F.dropout, and the dropout of nn.MultiheadAttention and scaled_dot_product_attention. Raises
+    ParityError for a mask of another shape, for too few masks and, when the context ends, for too many masks or if torch drew
     random numbers in another way.
     """
     import torch
@@ -82,7 +82,7 @@ def feed_masks(masks: Sequence[np.ndarray | jax.Array]) -> Iterator[None]:
     waiting = iter(masks)
 
     def feeding(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """torch drops by filling a tensor with draws; on the CPU every kind of dropout does."""
+        """Feed the next mask where torch fills a tensor with draws, as every kind of dropout does on the CPU."""
         if operation is not torch.ops.aten.bernoulli_.float:
             return operation(*args, **kwargs)
         mask = next(waiting, None)
@@ -103,7 +103,7 @@ def feed_masks(masks: Sequence[np.ndarray | jax.Array]) -> Iterator[None]:
 
 
 def _fitting(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The mask in torch's shape, in which leading axes may be merged."""
+    """Reshape a mask to torch's shape, in which leading axes may be merged."""
     if mask.size == np.prod(shape) and mask.shape[-2:] == shape[-2:]:
         return mask.reshape(shape)
     if mask.ndim == len(shape) and all(m in (1, n) for m, n in zip(mask.shape, shape, strict=True)):

@@ -1,4 +1,4 @@
-"""How both sides are trained: batches, losses, optimizers and schedules."""
+"""Specification of a training comparison: batches, losses, optimizers and schedules of both sides."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,24 +18,25 @@ class TrainingSpec:
     """Batches, losses, optimizers and schedules of both sides."""
 
     batches: Sequence[Batch]
-    """What the losses are given, call after call."""
+    """Arguments of the losses, call after call."""
     torch_loss: Callable[..., Any]
     """torch_loss(model, *tensors) -> a scalar; integers come as int64."""
     jax_loss: Callable[..., Any]
-    """jax_loss(model, *arrays) -> a scalar, or the scalar and a tree of what has changed, as Linen's running statistics; with a
-    parameter named `key`, it is given one for dropout."""
+    """jax_loss(model, *arrays) -> a scalar, or the scalar and a tree of updated arrays, like Linen's running statistics; with a
+    parameter named `key`, it is given a key for dropout."""
     torch_optimizer: Callable[[Any], Any]
-    """Of the model: lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)."""
+    """Function that makes the optimizer: lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)."""
     jax_optimizer: optax.GradientTransformation | optax.MultiSteps
-    """Clipping, schedule and accumulation are parts of it."""
+    """optax optimizer, including clipping, schedule and accumulation."""
     torch_schedule: Callable[[Any], Any] | None = None
-    """Of torch's optimizer: lambda optimizer: LambdaLR(optimizer, factor); it is stepped after it."""
+    """Function that makes the scheduler, which steps after the optimizer: lambda optimizer: LambdaLR(optimizer, factor)."""
     jax_schedule: Callable[[Any], Any] | None = None
-    """The learning rate of step 0, 1, 2, ..., an integer array; it is compared with that of torch's first parameters."""
+    """Learning rate as a function of the step 0, 1, 2, ..., an integer array; compared with the rate of torch's first
+    parameters."""
     clip_norm: float | None = None
-    """For torch's clip_grad_norm_; None: the gradient is not clipped."""
+    """Norm for torch's clip_grad_norm_; None: the gradient is not clipped."""
     accumulate: int = 1
-    """How many batches torch averages the gradient over, for one step."""
+    """Number of batches over which torch averages the gradient of one step."""
 
     def __post_init__(self) -> None:
         check_size("accumulate", self.accumulate)
@@ -47,7 +48,7 @@ class TrainingSpec:
             )
 
     def steps(self, *, float64: bool = True) -> Iterator[Sequence[Batch]]:
-        """The batches of each step; floats in float64, or in float32."""
+        """Yield the batches of each step, with floats in float64 or in float32."""
         floating = np.float64 if float64 else np.float32
         for start in range(0, len(self.batches), self.accumulate):
             batches = self.batches[start : start + self.accumulate]

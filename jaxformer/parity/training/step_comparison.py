@@ -1,4 +1,4 @@
-"""Both sides of a training compared after each step: the losses, the first move of the parameters, the learning rates."""
+"""Comparison of training after each step: the losses, the first move of the parameters, the learning rates."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +27,10 @@ SAME = 1e-12
 
 
 def explain_loss(theirs: StepSnapshot, ours: StepSnapshot) -> str:
-    """'jax's loss is 0.75 times torch's, and so are its gradients', or '' where the gradients are no multiple."""
+    """Explain a difference of losses by a factor, or return '' if the gradients are not multiples of each other.
+
+    Example: 'jax's loss is 0.75 times torch's, and so are its gradients'.
+    """
     both = [np.concatenate([side.gradients[name].ravel() for name in theirs.gradients]) for side in (ours, theirs)]
     factor, residual = factor_between(*both)
     if not residual <= EXPLAINED or not np.isfinite(ours.loss):
@@ -42,74 +45,78 @@ def explain_loss(theirs: StepSnapshot, ours: StepSnapshot) -> str:
 
 
 Arrays = Mapping[str, np.ndarray]
-"""By torch's names."""
+"""Arrays by torch's names."""
 
 ONE_STEP = 1e-9
-"""Tier A: the largest difference of a parameter after one optimizer step, as a multiple of the learning rate."""
+"""Tolerance in tier A: the largest difference of a parameter after one optimizer step, as a multiple of the learning rate."""
 RATE = 1e-13
-"""Tier A: the largest difference of a learning rate, as a part of the largest of them; torch computes some by recurrence."""
+"""Tolerance in tier A: the largest difference of a learning rate, relative to the largest rate; torch computes some by
+recurrence."""
 LONGEST, MOST_KEPT = 20, 2 * 10**8
-"""Steps that are kept for the one at which the optimizers part, and entries of all of them: large models keep fewer."""
+"""Most steps that are kept to find the one at which the optimizers part, and most entries in all of them (fewer steps if
+large)."""
 STILL = "jax moves where torch's learning rate is 0"
 EQUAL_GRADIENTS = "the gradients are equal"
-"""So the optimizers differ; what follows says in what."""
+"""Finding that the optimizers differ, not the gradients; the text after it says how."""
 
 
 class TrainingResult(NamedTuple):
-    """What a comparison of training found."""
+    """Result of a comparison of training."""
 
     stages: list[Stage]
-    """loss, optimizer, schedule where both sides have one, and train."""
+    """Stages loss, optimizer, schedule (if both sides have one) and train."""
     steps: list[Step]
     nulls: list[str]
-    """Tensors with entries whose gradient was null at every step, which are not compared: Adam turns rounding noise into steps
-    of up to a learning rate."""
+    """Tensors with entries whose gradient was null at every step.
+
+    Such entries are not compared: Adam turns rounding noise into steps of up to a learning rate.
+    """
     buffers: list[str]
-    """torch's that training changes, as running statistics, which are not compared either."""
+    """torch's buffers that training changes, such as running statistics, and that are not compared either."""
 
     @property
     def not_covered(self) -> list[str]:
-        """All that is not compared, in words."""
+        """Tensors and buffers that are not compared, in words."""
         nulls = [f"{name} in training: null gradients" for name in self.nulls]
         return nulls + [f"{name} in training: a buffer, not compared there" for name in self.buffers]
 
 
 class Parting(NamedTuple):
-    """The first step whose moves differ, and why."""
+    """First step whose moves differ, and its cause."""
 
     step: int
     cause: str
-    """'' where the gradients differ too, or no formula tells."""
+    """Cause of the difference; '' if the gradients differ too, or no formula explains it."""
     rate: float | None
-    """jax's learning rate, if that is the cause."""
+    """jax's learning rate, if it is the cause."""
 
 
 class StepComparison:
-    """Takes both sides after each step, and keeps what differed first."""
+    """Comparison of both sides after each step; it keeps the first difference of each kind."""
 
     def __init__(self, weights: Arrays, settings: Settings | None):
-        """`weights`: before the first step. `settings`: of torch's optimizer, if it is known."""
+        """Begin with `weights` before the first step, and with the `settings` of torch's optimizer, if they are known."""
         self.settings, self.before, self.ours_before = settings, weights, weights
         self.past: list[tuple[Arrays, Arrays]] = []
-        """torch's gradients of each step, and the weights before it, up to the step at which the optimizers part."""
+        """torch's gradients of each step and the weights before it, up to the step at which the optimizers part."""
         self.steps: list[Step] = []
         self.schedule: list[tuple[float, float]] = []
-        """The learning rates of torch and jax."""
+        """Learning rates of torch and of jax at each step."""
         self.largest: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        """The largest gradient of each single entry so far, in absolute value, of torch and of jax."""
+        """Largest absolute gradient of each entry so far, of torch and of jax."""
         self.noise = 0.0
-        """Gradients up to this are rounding noise around zero."""
+        """Size up to which gradients are rounding noise around zero."""
         self.null: dict[str, np.ndarray] = {}
-        """True where an entry's gradient was never more than that on both sides."""
+        """True where an entry's gradient never exceeded the noise on either side."""
         self.found: dict[str, Stage] = {}
         self.cause = ""
-        """In which setting of the optimizer the first steps differ, where formulas tell, however small the difference is."""
+        """Optimizer setting in which the first steps differ, if formulas tell, however small the difference is."""
         self.parted: Parting | None = None
         self.rates: list[float] = []
         """torch's first learning rate at each step."""
 
     def add(self, rates: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot) -> None:
-        """A step of both sides; `rates` are torch's learning rates, by parameter."""
+        """Compare one step of both sides; `rates` are torch's learning rates, by parameter."""
         for name, gradient in theirs.gradients.items():
             before = self.largest.get(name, (0.0, 0.0))
             self.largest[name] = np.maximum(before[0], np.abs(gradient)), np.maximum(before[1], np.abs(ours.gradients[name]))
@@ -143,7 +150,7 @@ class StepComparison:
         self.before, self.ours_before = theirs.parameters, ours.parameters
 
     def result(self, buffers: list[str]) -> TrainingResult:
-        """Of all steps; `buffers` are torch's that have changed."""
+        """Summarise all steps; `buffers` are torch's that have changed."""
         nulls = [name for name, null in self.null.items() if null.any()]
         no_move = Stage("optimizer", "failed", "torch's learning rate is 0 at every step: nothing moves")
         loss, error = (max(values) for values in zip(*((s.loss_error, s.parameter_error) for s in self.steps), strict=True))
@@ -158,11 +165,12 @@ class StepComparison:
         return TrainingResult([self.found["loss"], optimizer, *schedule, train], self.steps, nulls, buffers)
 
     def _largest_gaps(self, ours: Arrays, theirs: Arrays) -> dict[str, float]:
-        """The largest |J - T| in each tensor, null entries left out."""
+        """Largest |J - T| in each tensor, null entries left out."""
         return {name: float(np.abs(ours[name] - theirs[name])[~self.null[name]].max(initial=0.0)) for name in theirs}
 
     def _moved(self, rates: Mapping[str, float], gaps: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot) -> None:
-        """A step that moves something: the first one, and the one at which the optimizers part, explained."""
+        """Compare the moves of a step, for the first step and the one at which the optimizers part, and explain the
+        difference."""
         first, number, highest = "optimizer" not in self.found, len(self.steps), max(rates.values())
         name, error = largest_of({name: gap / (rates.get(name) or highest) for name, gap in gaps.items()})
         stage = stage_of("optimizer", f"step {number}: {name} differs, in learning rates, by", error, ONE_STEP)
@@ -189,7 +197,7 @@ class StepComparison:
             self.found["optimizer"] = replace(stage, says="; ".join(filter(None, says)))
 
     def _later_cause(self) -> str:
-        """Why training differs where the first move did not, as far as formulas tell."""
+        """Cause of a difference that begins after the first move, as far as formulas tell."""
         if self.cause:
             return f"but it grows: {self.cause}"
         if self.parted is None or not self.parted.cause:
@@ -197,7 +205,7 @@ class StepComparison:
         return f"but at step {self.parted.step} the optimizers part, and {EQUAL_GRADIENTS}: {self.parted.cause}"
 
     def _rate(self) -> str:
-        """jax's learning rate where that is the cause, and where torch has it."""
+        """jax's learning rate, if it is the cause, and the step at which torch has it."""
         if self.parted is None or self.parted.rate is None:
             return ""
         rate = self.parted.rate
@@ -207,7 +215,7 @@ class StepComparison:
         return says + (f"; torch has that at step {where[0]}" if where else "")
 
     def _schedule_stage(self) -> Stage:
-        """The learning rates of all steps: the first that differs, or the largest difference."""
+        """Compare the learning rates of all steps: the first that differs, or the largest difference."""
         theirs, ours = np.array(self.schedule).T
         errors = np.abs(ours - theirs) / (np.abs(theirs).max() or 1.0)
         wrong = ~(errors <= RATE)
@@ -219,18 +227,18 @@ class StepComparison:
 
 
 def stage_of(name: str, says: str, error: float, tolerance: float) -> Stage:
-    """A stage that is equal up to its tolerance."""
+    """Make a stage that is equal if the error is within its tolerance."""
     status = "equal" if error <= tolerance else "different"
     return Stage(name, status, f"{says} {error:.1e} (tolerance {tolerance:.0e})")
 
 
 def over_rms(gap: float, array: np.ndarray) -> float:
-    """A difference as a multiple of an array's rms."""
+    """Difference as a multiple of an array's rms."""
     size = float(np.sqrt(np.mean(np.square(array))))
     return gap / size if size else (np.inf if gap else 0.0)
 
 
 def largest_of(values: Mapping[str, float]) -> tuple[str, float]:
-    """The largest value and its name; NaN counts as the largest."""
+    """Name and value of the largest entry; NaN counts as the largest."""
     name = list(values)[int(np.argmax(list(values.values())))]
     return name, values[name]

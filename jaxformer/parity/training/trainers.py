@@ -1,4 +1,4 @@
-"""Each side trained step by step, in float64 or in float32: torch's trainer and jax's."""
+"""Trainers of both sides, step by step, in float64 or in float32."""
 
 import copy
 import inspect
@@ -28,17 +28,17 @@ from jaxformer.pytree import map_named, named_leaves
 from jaxformer.runtime.xla_options import exact
 
 FAST_COMPILATION = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""Few steps are taken: this halves the time to compile, and a step takes up to a fifth longer."""
+"""Compiler options for few steps: compilation takes half as long, and a step up to a fifth longer."""
 
 
 class StepSnapshot(NamedTuple):
-    """What one step of one side computed, by torch's names."""
+    """Result of one step of one side, by torch's names."""
 
     loss: float
     gradients: Mapping[str, np.ndarray]
-    """Before they were clipped."""
+    """Gradients before clipping."""
     parameters: Mapping[str, np.ndarray]
-    """After the step."""
+    """Parameters after the step."""
 
 
 class TorchTrainer:
@@ -53,26 +53,26 @@ class TorchTrainer:
         self.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if buffer.is_floating_point()}
 
     def held(self) -> dict[str, np.ndarray]:
-        """Its buffers of floats now."""
+        """Current float buffers, by name."""
         return {name: host(buffer).copy() for name, buffer in self.model.named_buffers() if name in self.buffers}
 
     def changed_buffers(self) -> list[str]:
-        """Names of those of floats that are not as they were."""
+        """Names of the float buffers that have changed."""
         now = dict(self.model.named_buffers())
         return [name for name, before in self.buffers.items() if not now[name].equal(before)]
 
     def rates(self) -> dict[str, float]:
-        """The learning rate of each parameter that the optimizer has, for the step to come."""
+        """Learning rate of each parameter that the optimizer has, for the next step."""
         groups = self.optimizer.param_groups
         trained = ((group, parameter) for group in groups for parameter in group["params"] if parameter.requires_grad)
         return {self.names[parameter]: float(group["lr"]) for group, parameter in trained}
 
     def settings(self) -> Settings | None:
-        """What its first step does, if that is known."""
+        """Settings that determine the optimizer's first step, if they are known."""
         return settings_of(self.optimizer, self.names, self.spec.clip_norm, self.spec.accumulate)
 
     def step(self, batches: Sequence[Batch], masks: Sequence[Sequence[np.ndarray]]) -> StepSnapshot:
-        """One step down the gradient of the mean loss of these batches."""
+        """Take one step with the gradient of the mean loss of these batches."""
         import torch
 
         self.optimizer.zero_grad(set_to_none=True)
@@ -106,7 +106,7 @@ class JaxTrainer:
         held: Collection[str] = (),
         float64: bool = True,
     ):
-        """`alone`: parameters that one side does not have. `held`: JAX arrays that are not trained."""
+        """Load the weights; `alone` are parameters that one side does not have, `held` JAX arrays that are not trained."""
         self.own = {each.name: each.key for each in alone if each.side == "jax"}
         self.rules, self.float64, optimizer = rules, float64, spec.jax_optimizer
         constants = {*rules.constants, *held} - set(self.own)
@@ -116,7 +116,7 @@ class JaxTrainer:
         named = "key" in inspect.signature(spec.jax_loss).parameters
 
         def loss(parameters: PyTree, rest: PyTree, number: Any, arrays: tuple[Any, ...]) -> tuple[jax.Array, PyTree]:
-            """The loss, and the arrays that are not parameters, as the model leaves them. Each number gives new random keys."""
+            """Return the loss and the updated arrays that are not parameters; each number gives new random keys."""
             whole = ready(joined(parameters, jax.tree.map(partial(_renewed, number), rest)), training=True)
             key = {"key": _renewed(number, jax.random.key(0))} if named else {}
             value, state = with_state(spec.jax_loss(whole, *arrays, **key), whole)
@@ -132,17 +132,17 @@ class JaxTrainer:
 
         self.advance = jax.jit(advance, compiler_options=exact(FAST_COMPILATION))
         self.drawn = jax.jit(lambda *given: with_masks(loss)(*given)[1], compiler_options=exact(FAST_COMPILATION))
-        """Compiles the dropout masks alone: nothing else is asked for."""
+        """Function that returns the dropout masks; since nothing else is requested, only the masks are compiled."""
 
     def masks(self, number: int, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
-        """What a step drops, batch by batch."""
+        """Dropout masks of a step, batch by batch."""
         return [
             [np.asarray(mask) for mask in self.drawn(self.parameters, self.rest, *given)]
             for given in _numbered(number, batches)
         ]
 
     def step(self, number: int, batches: Sequence[Batch]) -> StepSnapshot:
-        """One step: a call of the optimizer for each batch, of which MultiSteps makes one."""
+        """Take one step: one optimizer call for each batch, which MultiSteps accumulates into a single update."""
         values, gradients = [], []
         for given in _numbered(number, batches):
             held = self.parameters, self.rest, self.state
@@ -153,34 +153,34 @@ class JaxTrainer:
         return StepSnapshot(float(np.mean(values)), mean, self._named(self.parameters))
 
     def _named(self, tree: PyTree) -> dict[str, np.ndarray]:
-        """By torch's names; what torch does not have, by its key."""
+        """Name arrays by torch's names; arrays that torch does not have, by their keys."""
         leaves = named_leaves(tree)
         return to_torch(tree, self.rules) | {key: np.asarray(leaves[name]) for name, key in self.own.items()}
 
 
 def _numbered(number: int, batches: Sequence[Batch]) -> Iterator[tuple[jax.Array, tuple[jax.Array, ...]]]:
-    """Each batch with its own number, on the device."""
+    """Yield each batch with its own number, on the device."""
     for i, batch in enumerate(batches):
         yield jnp.int32(number * len(batches) + i), tuple(map(jnp.asarray, batch))
 
 
 def is_key(leaf: jax.Array) -> bool:
-    """Whether random numbers come from it."""
+    """True if the leaf is a random key."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def is_random(leaf: jax.Array) -> bool:
-    """A key, or what flax counts its draws in."""
+    """True if the leaf is a random key, or flax's counter of draws."""
     return is_key(leaf) or leaf.dtype == jnp.uint32
 
 
 def _renewed(number: Any, leaf: jax.Array) -> jax.Array:
-    """Another key for each number; other arrays stay."""
+    """Fold the number into a random key; other arrays stay."""
     return jax.random.fold_in(leaf, number) if is_key(leaf) else leaf
 
 
 def _int64_counts(state: PyTree) -> PyTree:
-    """The optimizer's state with int64 counts: what divides an int32 count, as most schedules do, goes on in float32."""
+    """Convert the optimizer's counts to int64: code that divides an int32 count, as most schedules do, continues in float32."""
     for name, leaf in named_leaves(state).items():
         if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype != jnp.float64:
             raise InputError(f"jax_optimizer keeps {name} in {leaf.dtype}, tier A compares float64; give it no type")

@@ -1,1 +1,1 @@
-"""Causes that the arrays of both sides tell, without torch's code: where a reference was dumped, they are all there is."""
+"""Explainers that need only the arrays of both sides, not torch's code: all there is for a reference from a dump."""

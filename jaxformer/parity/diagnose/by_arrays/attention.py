@@ -1,4 +1,4 @@
-"""Scores and weights of attention: a factor, other keys, rows in which every key is masked."""
+"""Explain attention scores and weights that differ: a factor, other keys, rows in which every key is masked."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ SOFTMAX = Change("scores.softmax", "jax takes the softmax of torch's scores time
 
 
 def explain_attention(difference: Difference) -> Candidate | None:
-    """Of finite arrays beside torch's scores: a factor, or other masked keys."""
+    """Explain finite scores or weights by a factor or by other masked keys, with the help of torch's scores."""
     arrays = difference.jax, difference.torch
     if difference.evidence.scores[-1].shape != arrays[1].shape or not all(np.isfinite(array).all() for array in arrays):
         return None
@@ -29,16 +29,16 @@ def explain_attention(difference: Difference) -> Candidate | None:
 
 
 def explain_scores(difference: Difference) -> Candidate | None:
-    """A factor between jax's scores and torch's; both are 0 where no entry is valid."""
+    """Explain scores by one factor; both sides are 0 where no entry is valid."""
     factor, residual = factor_between(difference.jax, difference.torch)
     return plain(SCALED, residual, by=factor) if residual <= EXPLAINED else None
 
 
 def explain_masked_keys(difference: Difference) -> Candidate | None:
-    """Where jax attends to other keys than torch.
+    """Explain weights by keys that only one side masks.
 
-    Weights that are 0 are masked for sure only where jax made them of torch's scores: elsewhere they may be underflow, and
-    nothing is said of them.
+    A weight of 0 is a masked key for certain only if jax computed its weights from torch's scores; otherwise it may be
+    underflow, and is ignored.
     """
     ours, theirs, masked = difference.jax, difference.torch, difference.evidence.scores[-1] <= MASKED
     more = int(((ours != 0) & masked).sum())
@@ -48,7 +48,7 @@ def explain_masked_keys(difference: Difference) -> Candidate | None:
 
 
 def explain_weights(difference: Difference) -> Candidate | None:
-    """Where jax's weights are the softmax of a multiple of torch's scores."""
+    """Explain weights as the softmax of a multiple of torch's scores."""
     ours, scores = difference.jax, difference.evidence.scores[-1]
     keys = scores > MASKED
     some = keys & (ours > 0)
@@ -69,10 +69,10 @@ EMPTY = Change("empty_rows.given", "torch {torch}, jax {jax}", torch="")
 
 
 def explain_empty_rows(difference: Difference) -> Candidate | None:
-    """What both sides give there, if that is all that differs.
+    """Explain a difference that is only in rows where every key is masked, by what both sides give there.
 
-    The last of torch's scores count. Its masks do too, whichever sense they have, if a side gives nothing there: what keeps a
-    row from NaN may hide it in scores.
+    The rows are those of torch's last scores. Rows of its masks, in either sense, count too if one side gives 0 or NaN there:
+    code that avoids NaN may hide such a row in the scores.
     """
     ours, theirs, scores = difference.jax, difference.torch, difference.evidence.scores[-1:]
     masked = [each <= MASKED for each in scores] + [sense for mask in difference.evidence.masks for sense in (~mask, mask)]
@@ -88,14 +88,16 @@ def explain_empty_rows(difference: Difference) -> Candidate | None:
 
 
 def alike_where_empty(scores: np.ndarray) -> bool:
-    """Whether a row without keys has one finite score for all of them, so that torch gives the mean of all values."""
+    """True if all keys of each fully masked row have the same finite score, so that torch gives the mean of all values."""
     empty = (scores <= MASKED).all(-1, keepdims=True)
     return bool(np.isfinite(scores).all() and not np.ptp(np.where(empty, scores, 0), -1).any())
 
 
 def rows_beside(empty: np.ndarray, lead: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """Rows `B N T`, `B*N T`, `B T` or `T` beside an array that begins `B T`, `B T N`, `B N T` or `T`; any head's count where it
-    has all of them in one."""
+    """Broadcast rows `B N T`, `B*N T`, `B T` or `T` to an array that begins `B T`, `B T N`, `B N T` or `T`.
+
+    Where the array has no axis of heads, a row counts if it is masked for any head.
+    """
     forms = [empty]
     if empty.ndim == 3:
         forms += [empty.swapaxes(1, 2), empty.any(1)]
@@ -108,7 +110,7 @@ def rows_beside(empty: np.ndarray, lead: tuple[int, ...]) -> Iterator[np.ndarray
 
 
 def in_words(rows: np.ndarray) -> str:
-    """What a side gives there."""
+    """Describe the rows of one side: NaN, 0, or other numbers."""
     if np.isnan(rows).all():
         return "gives NaN"
     return OTHERS if rows.any() else "gives 0"

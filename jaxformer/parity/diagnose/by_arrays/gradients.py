@@ -1,4 +1,4 @@
-"""Why a gradient differs."""
+"""Explain gradients that differ: NaN, a factor, a gradient that stops, rows without one."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ IS_ZERO = Change("gradient.zero", "{side}'s gradient is 0 in {where}, where {oth
 
 
 def explain_gradient(difference: Difference) -> Candidate | None:
-    """What is plain about it: NaN, a constant factor, or rows that get none on one side."""
+    """Explain a gradient by NaN, by a gradient that stops on one side, by a constant factor, or by rows that get none."""
     ours, theirs = difference.jax, difference.torch
     if not np.isfinite(theirs).all():
         return None
@@ -46,7 +46,8 @@ def explain_gradient(difference: Difference) -> Candidate | None:
 
 
 def one_row(ours: np.ndarray, theirs: np.ndarray) -> Candidate | None:
-    """Which row of a table alone differs: with torch's padding_idx, it has the gradients of the table's other uses alone."""
+    """Explain the gradient of a table that differs in one row: torch's `padding_idx` row gets none from the lookup, only those
+    of the table's other uses."""
     if ours.ndim != 2:
         return None
     differs = np.asarray(~np.isclose(ours, theirs, rtol=0, atol=EXPLAINED * np.abs(theirs).max()).all(-1))
@@ -56,7 +57,7 @@ def one_row(ours: np.ndarray, theirs: np.ndarray) -> Candidate | None:
 
 
 def partly_stopped(ours: np.ndarray, theirs: np.ndarray, axis: int) -> Candidate | None:
-    """Where along an axis one side alone has none, if that is all that differs."""
+    """Explain a gradient that is 0 at some places along an axis on one side alone, and equal elsewhere."""
     others = tuple(other for other in range(ours.ndim) if other != axis)
     what = "rows" if axis == 0 else "positions" if axis == 1 and ours.ndim == 3 else ""
     where = "" if what else f" along axis {axis}"

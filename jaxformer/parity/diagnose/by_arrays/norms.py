@@ -1,4 +1,4 @@
-"""Norms whose digits cancel, running statistics with another momentum, constants that are rounded to float32."""
+"""Explain norms that lose digits by cancellation, running statistics with another momentum, and float32 constants."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -18,22 +18,23 @@ SAYS = (
 )
 IN_ONE_PASS = Change("variance.in_one_pass", SAYS, torch="")
 OTHER = 1 / 3
-"""How much of the error may be something else."""
+"""Largest share of the error that may have another cause."""
 LEAST, SMALLEST, LARGEST = 20.0, 1e-2, 10.0
-"""The square of the mean is so many variances; the factors are between these parts of what rounding may make them."""
+"""Least ratio of the squared mean to the variance; bounds of the largest factor, relative to what rounding may cause."""
 Together = Callable[[np.ndarray], np.ndarray]
-"""Turns an array into rows, each of which is normalised by itself."""
+"""Function that reshapes an array to rows, each of which is normalised by itself."""
 
 
 def explain_cancelled(difference: Difference) -> Candidate | None:
-    """In float64, where an error is so small that any formula explains it."""
+    """Explain a difference in float64 by a variance in one pass, if it is so small that any formula would explain it."""
     if distance(difference.jax, difference.torch) > EXPLAINED:
         return None
     return plain(IN_ONE_PASS) if fast_variance(difference.evidence, difference.jax, difference.torch, 2.0**-53) else None
 
 
 def fast_variance(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray, roundoff: float) -> str:
-    """Whether jax's output of a norm, in numbers of that unit roundoff, is off as such a variance makes it; '' elsewhere."""
+    """Return `SAYS` if the error of a norm's output looks like that of a variance in one pass; else ''. `roundoff`: unit
+    roundoff of jax's numbers."""
     x, bias = evidence.before.get("input"), evidence.parameters.get("bias", np.zeros(1))
     if x is None or x.shape != theirs.shape != () or not np.isfinite(ours).all() or not np.isfinite(theirs).all():
         return ""
@@ -42,12 +43,12 @@ def fast_variance(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray, roun
 
 
 def fits(bias: np.ndarray, y: np.ndarray, behind: int) -> bool:
-    """Whether a bias is of the axis that has so many axes behind it."""
+    """True if a bias fits the axis that has `behind` axes after it."""
     return 0 <= behind < y.ndim and bias.size in (1, y.shape[-1 - behind])
 
 
 def is_cancelled(rows: Together, x: np.ndarray, off: np.ndarray, scaled: np.ndarray, roundoff: float) -> bool:
-    """Whether the error is a factor of each row, of that size."""
+    """True if the error is one factor for each row, of the size that cancellation causes."""
     x, off, scaled = (rows(array) for array in (x, off, scaled))
     size = np.square(scaled).sum(1)
     factors = (off * scaled).sum(1) / np.where(size, size, 1.0)
@@ -60,7 +61,8 @@ def is_cancelled(rows: Together, x: np.ndarray, off: np.ndarray, scaled: np.ndar
 
 
 def together(x: np.ndarray) -> Iterator[Together]:
-    """As layer norm normalises, over the last axes; as group norm, and as batch norm, with channels last or first."""
+    """Yield the ways to group entries that are normalised together: layer norm over the last axes, group norm, and batch norm
+    with channels first or last."""
     for axis in range(x.ndim - 1, 0, -1):
         yield lambda array, axis=axis: array.reshape(int(np.prod(array.shape[:axis])), -1)
     for groups in range(2, x.shape[1] // 2 + 1 if x.ndim > 2 else 0):
@@ -77,17 +79,17 @@ UPDATED = Change("running.updated", "{jax}{more}", "{torch}")
 
 
 class Update(NamedTuple):
-    """How a side comes to its new array."""
+    """Update rule that gives one side's new running statistic."""
 
     statistic: str
-    """Of the batch's input."""
+    """Name of the statistic of the batch's input."""
     momentum: float
-    """torch's: the part of the new one; flax's is 1 minus it."""
+    """Momentum as torch counts it: the share of the new statistic; flax's is 1 minus it."""
     residual: float
 
 
 def explain_running(difference: Difference) -> Candidate | None:
-    """'torch momentum 0.1, variance unbiased; jax momentum 0.9, variance biased (residual 2e-16)'"""
+    """Explain a running statistic: 'torch momentum 0.1, variance unbiased; jax momentum 0.9, variance biased'."""
     old, x = difference.evidence.before[OLD], difference.evidence.before["input"]
     known = dict(statistics(x, len(old)))
     theirs = next(updates(known, old, difference.torch), None)
@@ -100,7 +102,7 @@ def explain_running(difference: Difference) -> Candidate | None:
 
 
 def updates(known: dict[str, np.ndarray], old: np.ndarray, new: np.ndarray) -> Iterator[Update]:
-    """All that give the new array: the momentum is solved for."""
+    """Yield the update rules that give the new array; the momentum is solved for."""
     for name, statistic in known.items():
         step = statistic - old
         momentum = float((new - old) @ step / (step @ step)) if step.any() else 0.0
@@ -110,7 +112,7 @@ def updates(known: dict[str, np.ndarray], old: np.ndarray, new: np.ndarray) -> I
 
 
 def apart(theirs: Update, ours: Update) -> Candidate | None:
-    """In what two of them differ."""
+    """Describe in what two update rules differ; None if they do not."""
     parts = [], []
     t, j = theirs.momentum, ours.momentum
     more = ""
@@ -131,7 +133,7 @@ def apart(theirs: Update, ours: Update) -> Candidate | None:
 
 
 def statistics(x: np.ndarray, channels: int) -> Iterator[tuple[str, np.ndarray]]:
-    """What may be updated with, torch's own first: of axis 1 of a module's input, and of other axes of as many entries."""
+    """Yield statistics that the update may use, torch's own first: along axis 1 of the input, then other axes of that size."""
     for axis in (axis for axis in range(1, x.ndim) if x.shape[axis] == channels):
         where = "" if axis == 1 else f" along axis {axis}"
         flat = np.moveaxis(x, axis, -1).reshape(-1, channels)
@@ -150,11 +152,11 @@ def statistics(x: np.ndarray, channels: int) -> Iterator[tuple[str, np.ndarray]]
 
 
 OWN_FACTORS = 1e-2
-"""How near a difference is to factors of rows, and how much these differ, where it comes from them."""
+"""Residual (relL2) below which a difference is one factor per row, and least relative spread of factors that are different."""
 
 
 def may_be_float32(traced: Traced, mismatch: Mismatch) -> bool:
-    """Whether a constant that one side rounds to float32 may be why, whichever of the module's biases is added behind it."""
+    """True if a constant that one side rounds to float32 may be the cause, whichever bias of the module is added after it."""
     own = traced.weights.items() if mismatch.child is None else ()
     path, width = traced.pairs[mismatch.owner].path, mismatch.torch.shape[-1:]
     biases = [array for name, array in own if name.rpartition(".")[0] == path and array.shape == width]
@@ -162,8 +164,11 @@ def may_be_float32(traced: Traced, mismatch: Mismatch) -> bool:
 
 
 def is_rounded_constant(ours: np.ndarray, theirs: np.ndarray, bias: np.ndarray | float = 0.0) -> bool:
-    """Whether a constant that one side rounds to float32 may be all: no entry is off by more than that, and rows are not each
-    off by a factor of their own, as another epsilon makes them. `bias` is added behind it."""
+    """True if the difference may be a constant that one side rounds to float32.
+
+    No entry is off by more than that, and rows do not have factors of their own, as another epsilon gives them. `bias` is added
+    after the constant.
+    """
     if ours.shape != theirs.shape or not theirs.ndim or {ours.dtype.kind, theirs.dtype.kind} != {"f"}:
         return False
     off, scaled = ours - theirs, theirs - bias

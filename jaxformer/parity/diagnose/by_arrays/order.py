@@ -1,4 +1,4 @@
-"""The same numbers elsewhere: axes or rows in another order, shifted ids, other rows of a table."""
+"""Explain arrays with the same numbers at other places: axes or rows in another order, shifted ids, other rows of a table."""
 
 import itertools
 from collections.abc import Callable
@@ -17,7 +17,7 @@ MOST_AXES = 5
 
 
 def turned(args: dict[str, Any]) -> str:
-    """Words for axes that lie otherwise."""
+    """Return words for axes in another order."""
     off = [axis for axis, at in enumerate(args["order"]) if axis != at]
     if len(off) == 2:
         return "jax gives torch's array with axes {} and {} exchanged (a transposition)".format(*off)
@@ -25,7 +25,7 @@ def turned(args: dict[str, Any]) -> str:
 
 
 def shifted(what: str) -> Callable[[dict[str, Any]], str]:
-    """Words for whole numbers that are all off by one number."""
+    """Return the function that gives words for integers that are all shifted by one number."""
 
     def said(args: dict[str, Any]) -> str:
         by = args["by"]
@@ -42,7 +42,7 @@ TAKEN = Change("ids.taken", "jax has id {jax} where torch has {torch}{where}", t
 
 
 def explain_axes(difference: Difference) -> Candidate | None:
-    """Where jax's array is torch's with its axes in another order."""
+    """Explain an array that is torch's with its axes in another order, or reshaped."""
     ours, theirs = difference.jax, difference.torch
     for order in orders_for(theirs.shape, ours.shape)[1:]:
         if (residual := distance(to_jax_axes(theirs, order, ours.shape), ours)) <= EXPLAINED:
@@ -51,7 +51,7 @@ def explain_axes(difference: Difference) -> Candidate | None:
 
 
 def reshaped(ours: np.ndarray, theirs: np.ndarray) -> Candidate | None:
-    """Where jax has the same numbers, reshaped where axes have to be in another order: before torch's order, or behind it."""
+    """Explain an array that jax reshapes where torch transposes: the numbers are the same, read in another order of axes."""
     if ours.shape != theirs.shape or ours.size < 2:
         return None
     for order in itertools.permutations(range(theirs.ndim)) if theirs.ndim <= MOST_AXES else ():
@@ -63,7 +63,7 @@ def reshaped(ours: np.ndarray, theirs: np.ndarray) -> Candidate | None:
 
 
 def explain_ids(difference: Difference) -> Candidate | None:
-    """Where jax's ids are torch's plus a number, or have another one in the place of one of torch's."""
+    """Explain ids that are torch's plus a number, or that replace one id of torch's by another."""
     ours, theirs = difference.jax.astype(np.int64), difference.torch.astype(np.int64)
     shifts = np.unique(ours - theirs)
     if shifts.size == 1:
@@ -82,7 +82,7 @@ def explain_ids(difference: Difference) -> Candidate | None:
 
 
 def ordered(args: dict[str, Any]) -> str:
-    """Words for pieces along an axis that lie in another order."""
+    """Return words for pieces along an axis in another order."""
     if args["waves"]:
         return f"jax joins sine and cosine the other way round: {WAVES[args['waves']]}"
     return f"jax has torch's entries along axis {{axis}}{{blocks}}, {PATTERNS[args['pattern']]}"
@@ -91,11 +91,12 @@ def ordered(args: dict[str, Any]) -> str:
 ORDERED = Change("order.along_an_axis", ordered, torch="")
 MOST = 4096
 MOST_BLOCKS = 32
-"""Into which the last axis is divided, as into heads."""
+"""Bound of the number of blocks into which the last axis is divided, as into heads."""
 
 
 def explain_order(difference: Difference) -> Candidate | None:
-    """'jax has torch's entries along axis 2, in 4 blocks of 6, from the last to the first', where all numbers are there."""
+    """Explain entries along an axis in another order: 'jax has torch's entries along axis 2, in 4 blocks of 6, from the last to
+    the first'."""
     ours, theirs = difference.jax, difference.torch
     if not np.isfinite(ours).all() or not np.isfinite(theirs).all():
         return None
@@ -112,20 +113,20 @@ def explain_order(difference: Difference) -> Candidate | None:
 
 
 def in_order(axis: int, blocks: str, order: list[int], waves: str) -> Candidate:
-    """The cause: pieces along an axis lie in this order."""
+    """Build the candidate for pieces along an axis in this order."""
     name, by = pattern(order)
     return plain(ORDERED, axis=axis, blocks=blocks, order=shown(order), pattern=name, by=by, waves=waves)
 
 
 def shown(order: list[int]) -> str:
-    """'3, 2, 1, 0'"""
+    """Describe an order: '3, 2, 1, 0'."""
     if len(shifts := np.unique((np.arange(len(order)) - order) % len(order))) == 1:
         return f"shifted by {shifts[0]} of {len(order)}, the last first"
     return ", ".join(map(str, order[:SHOWN])) + (", ..." if len(order) > SHOWN else "")
 
 
 def order_along(ours: np.ndarray, theirs: np.ndarray, axis: int, tolerance: float) -> list[int]:
-    """[3, 2, 1, 0], torch's along an axis, if all of jax's are there; none elsewhere."""
+    """Return the permutation of torch's entries along an axis that gives jax's, such as [3, 2, 1, 0]; empty if none does."""
     mine, other = (np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1) for array in (ours, theirs))
     if not 1 < len(other) <= MOST or other.shape[1] < 2:
         return []
@@ -142,8 +143,11 @@ OTHER_ROWS = Change("rows.others", "jax looks up rows {jax}, ... where torch has
 
 
 def explain_rows(difference: Difference) -> Candidate | None:
-    """'jax looks up rows 2 lower than torch's'. The normal run tells, where there is one: alone, a module may be
-    given torch's ids, which may mean something else to it."""
+    """Explain a lookup of other rows: 'jax looks up rows 2 lower than torch's'.
+
+    jax's array of the normal run is preferred: a module that runs alone may be given torch's ids, which may have another
+    meaning for it.
+    """
     table = difference.evidence.parameters.get("table")
     ours = difference.jax if difference.normal is None else difference.normal
     if table is None or (theirs := rows_of(difference.torch, table)) is None or (mine := rows_of(ours, table)) is None:
@@ -161,7 +165,7 @@ def explain_rows(difference: Difference) -> Candidate | None:
 
 
 def rows_of(array: np.ndarray, table: np.ndarray) -> np.ndarray | None:
-    """The numbers of the rows that an array has along its last axis; None where it has others."""
+    """Return the numbers of the table's rows that an array has along its last axis; None if it has other vectors."""
     if array.ndim < 2 or array.shape[-1] != table.shape[1] or array.dtype.kind != "f":
         return None
     numbers = {row.tobytes(): i for i, row in reversed([*enumerate(table.astype(np.float64))])}

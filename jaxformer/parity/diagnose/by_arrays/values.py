@@ -1,5 +1,5 @@
-"""Plain differences of two arrays: another type, a factor, a sum with other factors; and the appearance of those that nothing
-explains."""
+"""Explain plain differences of two arrays (another dtype, a factor, a sum with other factors), and describe the appearance of
+unexplained ones."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,12 +17,12 @@ from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 from jaxformer.parity.report.summarize import part_of
 
 Factors = Mapping[str, tuple[complex, complex]]
-"""torch's factor of each term, and jax's."""
+"""Factors of each term: torch's and jax's."""
 INPUT = "input"
 
 
 def summed(factors: Factors) -> tuple[str, str]:
-    """What torch adds up, and what jax does."""
+    """Return words for torch's sum, and for jax's."""
     if len(factors) == 1:
         ((name, (torch, jax)),) = factors.items()
         return of_one(name, torch, jax)
@@ -41,7 +41,7 @@ def summed(factors: Factors) -> tuple[str, str]:
 
 
 def of_one(name: str, torch: complex, jax: complex) -> tuple[str, str]:
-    """Words for one term: it is missing, subtracted or scaled."""
+    """Return words for one term: it is missing, subtracted or scaled."""
     if not torch or not jax:
         there = f"adds {times(name, torch or jax)}" + " (the residual)" * name.startswith(INPUT)
         lacks = f"does not add {name}" if not torch else "does not"
@@ -57,12 +57,12 @@ def of_one(name: str, torch: complex, jax: complex) -> tuple[str, str]:
 
 
 def times(name: str, factor: complex) -> str:
-    """A term with its factor, unless that is 1."""
+    """Write a term with its factor, unless that is 1."""
     return name if factor == 1 else f"{number(factor)} {name}"
 
 
 def number(factor: complex) -> str:
-    """'4.89897949 = sqrt(24)'"""
+    """Write a factor: '4.89897949 = sqrt(24)'."""
     return say(factor) if isinstance(factor, (int, float)) else f"{factor:.9g}"
 
 
@@ -73,15 +73,15 @@ def is_rounded(torch: complex, jax: complex) -> bool:
 
 
 ALIKE = 1e-9
-"""relL2 of what counts as one array here."""
+"""Tolerance (relL2) at which arrays count as equal in `appearance`."""
 FARTHEST = 3
-"""Along an axis."""
+"""Largest shift along an axis that is recognised."""
 TYPES = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float32": 2.0**-25}
-"""Half the distance of neighbouring numbers, as a part of them."""
+"""Half the relative spacing of neighbouring numbers, by dtype."""
 
 
 def appearance(ours: np.ndarray, theirs: np.ndarray) -> str:
-    """'only at positions 7-16 of 17; a factor of its own in each channel'; '' where nothing strikes."""
+    """Describe a difference: 'only at positions 7-16 of 17; a factor of its own in each channel'; '' if nothing is noticed."""
     if ours.shape != theirs.shape or not theirs.ndim or {ours.dtype.kind, theirs.dtype.kind} != {"f"}:
         return ""
     if (wrong := int((~np.isfinite(ours) & np.isfinite(theirs)).sum())) or not np.isfinite(theirs).all():
@@ -93,7 +93,7 @@ def appearance(ours: np.ndarray, theirs: np.ndarray) -> str:
 
 
 def where(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
-    """Along which axes only a part differs."""
+    """Yield words for each axis along which only a part differs."""
     off = np.abs(ours - theirs) > ALIKE * np.sqrt(np.square(theirs).mean())
     for axis in range(theirs.ndim):
         some = np.asarray(off.any(tuple(other for other in range(theirs.ndim) if other != axis)))
@@ -104,7 +104,7 @@ def where(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
 
 
 def kinds(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
-    """How the one comes of the other, the plain ones first."""
+    """Yield words for relations of jax's array to torch's, the plain ones first."""
     for axis in range(theirs.ndim):
         for steps in (step for n in range(1, min(FARTHEST, theirs.shape[axis] - 1) + 1) for step in (n, -n)):
             late, early = (
@@ -132,12 +132,12 @@ def kinds(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
 
 
 CLEAR = 1e3 * EXPLAINED
-"""relL2 of a difference to which a cap or a number added does not fit by itself."""
+"""Least relL2 of a difference that is explained by a cap or an added number: either fits smaller ones by chance."""
 SMALLER = (jnp.bfloat16, jnp.float16)
 
 
 def multiplied(args: dict[str, Any]) -> str:
-    """Words for a factor."""
+    """Return words for a factor."""
     return "jax gives torch's array negated: the other sign" if args["by"] == -1 else "jax gives torch's array times {by}"
 
 
@@ -150,26 +150,26 @@ CAST = Change("values.cast", "jax gives {jax} where torch gives {torch}: a cast 
 
 
 def explain_cast(difference: Difference) -> Candidate | None:
-    """Where jax gives another type than torch's floats."""
+    """Explain a dtype of jax's that is not that of torch's floats."""
     ours, theirs = difference.jax.dtype, difference.torch.dtype
     casts = ours != theirs and np.issubdtype(theirs, np.floating)
     return plain(CAST, jax=str(ours), torch=str(theirs)) if casts else None
 
 
 def factor_between(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """c for which c times torch's array is nearest to jax's, by least squares, and how far the two are apart then: relL2."""
+    """Return the factor c for which c times torch's array is nearest to jax's, by least squares, and the residual (relL2)."""
     factor = float((ours * theirs).sum() / (np.square(theirs).sum() or 1.0))
     return factor, distance(ours, factor * theirs)
 
 
 def is_symptom(candidate: Candidate) -> bool:
-    """Whether it is a factor, or a number added, that nobody writes: torch's code may tell where it comes from."""
+    """True for a factor or an added number that nobody writes: a symptom, of which torch's code may tell the cause."""
     number = dict(candidate.mutation.args).get({TIMES: "by", ADDED: "number"}.get(candidate.mutation.change, ""))
     return number is not None and not is_plain(number)
 
 
 def cap_between(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """c for which jax's array is c tanh(torch's / c); 0 where there is none."""
+    """Return the cap c for which jax's array is c tanh(torch's / c); 0 if there is none."""
     at = np.argmax(np.abs(theirs))
     x, y = abs(float(theirs.flat[at])), abs(float(ours.flat[at]))
     if not 0 < y < x:
@@ -186,7 +186,10 @@ def cap_between(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def explain_plainly(difference: Difference) -> Candidate | None:
-    """'jax gives torch's array times 4.89897949 = sqrt(24) (residual 3e-17)', where it is so plain."""
+    """Explain an array by a smaller dtype, zeros, a factor, a cap or an added number.
+
+    Example: 'jax gives torch's array times 4.89897949 = sqrt(24) (residual 3e-17)'.
+    """
     ours, theirs = difference.jax, difference.torch
     if theirs.size < 2 or not np.isfinite(ours).all() or not np.isfinite(theirs).all():
         return None
@@ -208,27 +211,29 @@ def explain_plainly(difference: Difference) -> Candidate | None:
 
 
 def round_number(x: float) -> float:
-    """Without the last digits, where rounding is."""
+    """Round to 13 digits: the last ones are rounding."""
     return float(f"{x:.13g}")
 
 
 MANY = 1000
-"""Entries that are enough to tell whether factors fit by chance."""
+"""Number of entries that are enough to see if factors fit by chance."""
 
 
 FACTORS = Change("sum.factors", lambda args: summed(args)[1], lambda args: summed(args)[0])
 
 
 def explain_sum(difference: Difference) -> Candidate | None:
-    """In which factors both sides' sums differ. torch's array counts among the terms only if the others do not tell: torch may
-    have handed it on as it was."""
+    """Explain arrays that are sums of earlier arrays, with other factors on each side.
+
+    torch's array itself is a term only if the other terms do not explain both sides: torch may have passed it on unchanged.
+    """
     made, every = difference.made.before, difference.evidence.before
     says = factors_apart(made, difference)
     return says if says or len(made) == len(every) else factors_apart(every, difference)
 
 
 def factors_apart(before: Mapping[str, np.ndarray], difference: Difference) -> Candidate | None:
-    """'torch adds a; jax does not', where these add up to both sides."""
+    """Explain a difference by sums of these arrays that give both sides: 'torch adds a; jax does not'; None otherwise."""
     arrays = difference.torch, difference.jax
     terms = {name: array for name, array in before.items() if same_but_for_ones(array, arrays[0]) and np.isfinite(array).all()}
     if not terms or not all(np.isfinite(array).all() for array in arrays):
@@ -236,7 +241,7 @@ def factors_apart(before: Mapping[str, np.ndarray], difference: Difference) -> C
     matrix = np.stack([np.broadcast_to(array, arrays[0].shape).ravel() for array in terms.values()], -1)
     wanted = np.stack([array.ravel() for array in arrays], -1)
     if len(np.unique(np.concatenate([matrix, wanted], -1)[:MANY], axis=0)) <= len(terms) + 1:
-        return None  # so many factors fit whatever there is
+        return None  # so many factors fit any array
     factors = np.linalg.lstsq(matrix, wanted, rcond=None)[0]
     residual = max(map(distance, (matrix @ factors).T, wanted.T))
     differing = [(name, t, j) for name, (t, j) in zip(terms, np.round(factors, 9) + 0.0, strict=True) if t != j]
@@ -246,5 +251,5 @@ def factors_apart(before: Mapping[str, np.ndarray], difference: Difference) -> C
 
 
 def same_but_for_ones(array: np.ndarray, other: np.ndarray) -> bool:
-    """Whether an array has another one's shape, or is shared along some of its axes, as positions are by all rows."""
+    """True if an array has another one's shape, but for axes of size 1 along which it is shared, as positions are by rows."""
     return array.ndim == other.ndim and all(one in (1, many) for one, many in zip(array.shape, other.shape, strict=True))

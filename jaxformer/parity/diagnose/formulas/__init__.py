@@ -1,6 +1,6 @@
-"""What a module may have computed: formulas with choices, a file a subject. A new formula or choice is written there alone."""
+"""Formulas that a module may have computed, one file per subject; a new formula or choice is added in its file alone."""
 
 from jaxformer.parity.diagnose.formulas import attention, layers, norms, placed_attention
 
 HYPOTHESES = (*norms.HYPOTHESES, *layers.HYPOTHESES, *placed_attention.HYPOTHESES, *attention.HYPOTHESES)
-"""In the order in which they are tried."""
+"""All hypotheses, in the order in which they are tried."""

@@ -13,8 +13,11 @@ from jaxformer.parity.report.text import count
 
 
 def attention_choices(evidence: Evidence) -> Choices:
-    """softmax(q k^T scale) v of the last three arrays, or of one that packs them, under one of the masks there are, or a
-    causal one, or both."""
+    """List the choices of softmax(q k^T scale) v.
+
+    Queries, keys and values are the last three arrays, or one array that packs them. The mask is one of the given ones, a
+    causal one, or both.
+    """
     sources = packed(evidence) or separate(evidence)
     if not sources:
         return {}
@@ -42,7 +45,7 @@ def attention_choices(evidence: Evidence) -> Choices:
 
 
 def separate(evidence: Evidence) -> dict[str, list[np.ndarray]]:
-    """The last three arrays, in every order; what is called query, key and value is taken for it first."""
+    """Return the last three arrays as (query, key, value) in every order; the order that their names suggest comes first."""
     arrays = [(name, array) for name, array in evidence.before.items() if array.ndim == 3][-3:]
 
     def unlikely(three: Sequence[tuple[str, np.ndarray]]) -> list[bool]:
@@ -53,7 +56,7 @@ def separate(evidence: Evidence) -> dict[str, list[np.ndarray]]:
 
 
 def packed(evidence: Evidence) -> dict[str, list[np.ndarray]]:
-    """One array that holds all three: in blocks, or head by head as GPT-NeoX has it."""
+    """Unpack queries, keys and values from one array: in blocks, or head by head as in GPT-NeoX; empty if none packs them."""
     last = [array for array in evidence.before.values() if array.ndim == 3][-1:]
     inner = [array.shape[-1] for name, array in evidence.before.items() if name.startswith("input")]
     if not last or 3 * min(inner, default=0) != last[0].shape[-1]:
@@ -72,7 +75,7 @@ HEADS = (2, 3, 4, 6, 8, 12, 16, 20, 24, 25, 32, 40, 48, 64)
 
 
 def attend(**chosen: Any) -> np.ndarray:
-    """Scaled dot-product attention in the variants chosen."""
+    """Compute scaled dot-product attention in the chosen variants."""
     (q, k, v), n, (interleaved, merged) = chosen["(query, key, value)"], chosen["heads"], chosen["heads laid out"]
     width = q.shape[-1] // n
     qh, kh, vh = (split(x, x.shape[-1] // width, interleaved) for x in (q, k, v))
@@ -91,14 +94,14 @@ def attend(**chosen: Any) -> np.ndarray:
 
 
 def split(x: np.ndarray, heads: int, interleaved: bool) -> np.ndarray:
-    """`B T D` as `B N T H`."""
+    """Split `B T D` into heads, `B N T H`; `interleaved`: the heads are the fastest axis."""
     if interleaved:
         return x.reshape(*x.shape[:2], -1, heads).transpose(0, 3, 1, 2)
     return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
 
 
 def masks(given: Sequence[np.ndarray]) -> dict[str, Callable[[tuple[int, ...]], np.ndarray]]:
-    """What may be attended to, as functions of the scores' shape."""
+    """Return the masks that may have been applied, as functions of the scores' shape."""
     variants: dict[str, np.ndarray] = {}
     for mask in (mask for mask in given if mask.ndim == 4):
         padding = np.asarray(mask.any((-3, -2), keepdims=True))
@@ -113,13 +116,13 @@ def masks(given: Sequence[np.ndarray]) -> dict[str, Callable[[tuple[int, ...]], 
 
 
 def _allowed(mask: np.ndarray, shift: int | None, shape: tuple[int, ...]) -> np.ndarray:
-    """A mask, under a causal one that is moved by `shift`; None leaves that out."""
+    """Combine a mask with a causal one that is moved by `shift` keys; None: no causal mask."""
     mask = of_keys(mask, shape)
     return mask if shift is None else mask & np.tri(shape[-2], shape[-1], shift).astype(bool)
 
 
 def of_keys(mask: np.ndarray, scores: tuple[int, ...]) -> np.ndarray:
-    """A mask for the keys that scores of this shape have: one for a cache has more."""
+    """Cut a mask to the number of keys in scores of this shape; a mask for a cache has more."""
     return mask[..., : scores[-1]]
 
 

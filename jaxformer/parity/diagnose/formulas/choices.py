@@ -1,7 +1,7 @@
-"""Formulas with choices: a layer norm has an epsilon, a bias or none, and so on.
+"""Formulas with choices: a layer norm has some epsilon, a bias or none, and so on.
 
-A cause is named only where one combination of choices gives torch's array to 1e-12, and another one jax's, in float64; it says
-in which choices they differ.
+A cause is named only if one combination of choices gives torch's array to 1e-12 in float64, and another combination gives
+jax's. The cause is the choices in which they differ.
 """
 
 import itertools
@@ -20,27 +20,27 @@ from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
 ALL = slice(None)
 FAR, NEAR = 3, 2
-"""In how many choices torch may differ from what is usual, and jax from torch."""
+"""Number of choices in which torch may differ from the usual combination, and jax from torch."""
 
 Choices = dict[str, dict[str, Any]]
-"""What is open -> what it may be, by name; what is usual comes first."""
+"""Choices: names such as 'epsilon' -> options by name; the usual option comes first."""
 Chosen = Mapping[str, str]
-"""What is open -> the name of what was chosen."""
+"""Combination: name of each choice -> name of its option."""
 Found = tuple[Chosen, float]
-"""What was chosen, and how far it is off: relL2."""
+"""Combination, and its residual (relL2)."""
 Formula = Callable[..., np.ndarray]
-"""Called with what was chosen: what is open -> what it is."""
+"""Formula, called with the chosen options by the names of the choices."""
 Grounds = Sequence[tuple[Choices, slice]]
-"""The choices for some rows of an array each, all rows coming last: one row tells nearly always that a combination is wrong."""
+"""Choices for some rows of an array, and these rows; all rows come last. One row nearly always refutes a wrong combination."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What a module may have computed."""
+    """Formula that a module may have computed."""
 
     name: str
     choices: Callable[[Evidence], Choices]
-    """What may be combined; nothing if the formula does not apply."""
+    """Function that lists the choices; empty if the formula does not apply."""
     formula: Formula
 
 
@@ -51,8 +51,10 @@ def search_both(
     most: tuple[int, int],
     hints: tuple[Chosen, Chosen] = ({}, {}),
 ) -> tuple[Found, Found] | None:
-    """What gives torch's array, and the nearest to that what gives jax's; None unless both are found. Of `arrays`, `most` (in
-    how many choices to differ) and `hints` (where to begin), the first is torch's, the second jax's."""
+    """Find the combination that gives torch's array, and the one nearest to it that gives jax's; None unless both are found.
+
+    `arrays`, `most` (number of choices that may differ) and `hints` (combinations to start from) are torch's, then jax's.
+    """
     usual = {what: next(iter(options)) for what, options in grounds[-1][0].items()}
     if not (torch_found := search(formula, grounds, hints[0] or usual, arrays[0], most[0])):
         return None
@@ -62,7 +64,7 @@ def search_both(
 
 
 def search(formula: Formula, grounds: Grounds, start: Chosen, wanted: np.ndarray, most: int) -> Found | None:
-    """The combination nearest to a first one that gives the array, and how far it is off."""
+    """Return the combination nearest to `start` that gives the array, and its residual; None if there is none."""
     for chosen in near(grounds[-1][0], start, most):
         residuals = (residual_of(formula, choices, chosen, wanted[rows]) for choices, rows in grounds)
         if all((residual := found) <= EXPLAINED for found in residuals):
@@ -71,7 +73,7 @@ def search(formula: Formula, grounds: Grounds, start: Chosen, wanted: np.ndarray
 
 
 def residual_of(formula: Formula, choices: Choices, chosen: Chosen, wanted: np.ndarray) -> float:
-    """relL2; infinite where sizes do not go together."""
+    """Return the residual (relL2) of a combination; infinite if the sizes do not fit."""
     with np.errstate(all="ignore"):
         try:
             return distance(formula(**{what: choices[what][name] for what, name in chosen.items()}), wanted)
@@ -80,7 +82,7 @@ def residual_of(formula: Formula, choices: Choices, chosen: Chosen, wanted: np.n
 
 
 def near(choices: Choices, start: Chosen, most: int) -> Iterator[dict[str, str]]:
-    """Every combination with at most so many others than the first choices, those with few of them first."""
+    """Yield every combination that differs from `start` in at most `most` choices, those with few differences first."""
     for count in range(min(most, len(choices)) + 1):
         for changed in itertools.combinations(choices, count):
             others = ([name for name in choices[what] if name != start[what]] for what in changed)
@@ -89,7 +91,7 @@ def near(choices: Choices, start: Chosen, most: int) -> Iterator[dict[str, str]]
 
 
 def differing_choices(choices: Choices, torch: Found, jax: Found) -> dict[str, tuple[str, str]]:
-    """What is open -> what torch chose, and what jax did, where they differ."""
+    """Return the choices in which both sides differ, each with torch's and jax's option."""
     return {what: (torch[0][what], jax[0][what]) for what in choices if torch[0][what] != jax[0][what]}
 
 
@@ -97,7 +99,10 @@ CHOSEN = Change("formula.choices", lambda args: said(args, 1), lambda args: said
 
 
 def explain_by(hypothesis: Hypothesis, difference: Difference) -> Candidate | None:
-    """'torch epsilon 1e-05; jax epsilon 1e-06 (residual 7e-16)', if the formula gives both sides."""
+    """Explain a difference by one formula: 'torch epsilon 1e-05; jax epsilon 1e-06 (residual 7e-16)'.
+
+    None unless the formula gives the arrays of both sides.
+    """
     whole = difference.made
     real = {name: array for name, array in whole.before.items() if array.ndim and array.size and not np.iscomplexobj(array)}
     whole = replace(whole, before=real)
@@ -117,19 +122,19 @@ def explain_by(hypothesis: Hypothesis, difference: Difference) -> Candidate | No
 
 
 def offered(hint: Chosen, choices: Choices) -> Chosen:
-    """A hint, if it can be chosen here too; else nothing."""
+    """Return a hint if its options exist here too; else an empty one."""
     fits = hint.keys() == choices.keys() and all(name in choices[what] for what, name in hint.items())
     return hint if fits else {}
 
 
 def fullest(array: np.ndarray) -> slice:
-    """The row of a batch that holds most."""
+    """Return the row of a batch with the largest norm, as a slice."""
     size = np.square(np.where(np.isfinite(array), array, 0)).reshape(len(array), -1).sum(1)
     return slice(best := int(size.argmax()), best + 1)
 
 
 def only(row: slice, evidence: Evidence, rows: int) -> Evidence:
-    """What was at hand for one row; arrays without rows stay."""
+    """Cut evidence to one row of the batch; arrays without rows stay whole."""
 
     def cut(array: np.ndarray) -> np.ndarray:
         return array[row] if array.shape[:1] == (rows,) else array

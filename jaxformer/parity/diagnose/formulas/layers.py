@@ -1,4 +1,4 @@
-"""Linear layers, logits from a table, positions that are added, and activations, gated or not."""
+"""Formulas of linear layers, logits from a table, added positions, and activations, gated or not."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,11 +10,11 @@ from jaxformer.parity.diagnose.evidence import Evidence, Parameters, same_shape
 from jaxformer.parity.diagnose.formulas.choices import Choices, Hypothesis
 
 Weights = dict[str, tuple[np.ndarray, np.ndarray | None]]
-"""A weight with its inputs first and a bias, by what they are called in a cause."""
+"""Weight (inputs first) and bias, by their name in a cause."""
 
 
 def affine_choices(evidence: Evidence) -> Choices:
-    """A linear layer, with its own weights or those of another one; without any, with a table of embeddings."""
+    """List the choices of a linear layer: its own weight or another module's; a table of embeddings if it has no weight."""
     weight, bias = evidence.parameters.get("weight"), evidence.parameters.get("bias")
     weights = tied(evidence.others, bias) if weight is None else own_or_other(evidence.others, weight, bias)
     if not weights:
@@ -32,7 +32,7 @@ def affine_choices(evidence: Evidence) -> Choices:
 
 
 def own_or_other(others: Mapping[str, Parameters], weight: np.ndarray, bias: np.ndarray | None) -> Weights:
-    """A module's weight and bias, and all that could be taken for them."""
+    """Return a module's weight and bias, and all that may be mistaken for them."""
     found = {"as it is": (weight, bias)}
     if weight.shape[0] == weight.shape[1]:
         found["transposed"] = weight.T, bias
@@ -43,19 +43,19 @@ def own_or_other(others: Mapping[str, Parameters], weight: np.ndarray, bias: np.
 
 
 def tied(others: Mapping[str, Parameters], bias: np.ndarray | None) -> Weights:
-    """Tables whose rows read out as many numbers as there are biases."""
+    """Return the tables with as many rows as the bias has entries."""
     tables = {path: own["table"] for path, own in others.items() if bias is not None and len(own.get("table", ())) == bias.size}
     return {f"the table of {path}": (table.T, bias) for path, table in tables.items()}
 
 
 def affine(**chosen: Any) -> np.ndarray:
-    """scale x W + b"""
+    """Compute scale x W + b."""
     weight, bias = chosen["weight"]
     return chosen["scale"] * chosen["input"] @ weight + (0.0 if bias is None else chosen["bias"] * bias)
 
 
 def embedding_choices(evidence: Evidence) -> Choices:
-    """A table's rows, scaled, and sinusoid positions (Vaswani et al. 2017, section 3.5)."""
+    """List the choices of an embedding: scaled rows of a table plus sinusoid positions (Vaswani et al. 2017, section 3.5)."""
     tokens = {name: x for name, x in list(evidence.before.items())[:1] if x.ndim == 3 and not name.startswith("input")}
     width = next((x.shape[-1] for x in tokens.values()), 1)
     if width % 2:
@@ -69,7 +69,7 @@ def embedding_choices(evidence: Evidence) -> Choices:
 
 
 def embed(**chosen: Any) -> np.ndarray:
-    """x scale + sin and cos of the positions."""
+    """Compute x scale + sin and cos of the positions."""
     x, first = chosen["embedding"], chosen["first position"]
     rates = 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
     angles = np.arange(first, first + x.shape[1])[:, None] * rates
@@ -78,7 +78,7 @@ def embed(**chosen: Any) -> np.ndarray:
 
 
 def lookup_choices(evidence: Evidence) -> Choices:
-    """Rows of a module's own table, or of another one's of its width."""
+    """List the choices of a table lookup: the module's own table, or another one of the same width."""
     own = evidence.parameters.get("table")
     if own is None or not evidence.ids:
         return {}
@@ -88,7 +88,7 @@ def lookup_choices(evidence: Evidence) -> Choices:
 
 
 def look_up(**chosen: Any) -> np.ndarray:
-    """table[ids]; a ValueError where the table is too short."""
+    """Look up table[ids]; ValueError if the table is too short."""
     ids, table = chosen["ids"], chosen["table"]
     if ids.min() < 0 or ids.max() >= len(table):
         raise ValueError("no such row")
@@ -96,7 +96,7 @@ def look_up(**chosen: Any) -> np.ndarray:
 
 
 def activation_choices(evidence: Evidence) -> Choices:
-    """A function of what came last, or of one of the last two times the other."""
+    """List the choices of an activation: of the last array, or of one of the last two, times the other (gated)."""
     last = list(evidence.before.values())[-2:]
     gates = {"none": (last[-1], 1.0)} if last else {}
     if len(last) == 2 and last[0].shape == last[1].shape:
@@ -105,13 +105,13 @@ def activation_choices(evidence: Evidence) -> Choices:
 
 
 def activate(**chosen: Any) -> np.ndarray:
-    """f(gate) times the other, if there is one."""
+    """Compute f(gate) times the other array, if there is one."""
     gate, value = chosen["gate"]
     return chosen["activation"](gate) * value
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x))"""
+    """Compute 1 / (1 + exp(-x))."""
     return 0.5 * (1 + np.tanh(0.5 * x))
 
 

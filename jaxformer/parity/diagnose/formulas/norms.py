@@ -1,4 +1,4 @@
-"""Layer norm, RMS norm, and batch norm in training and in inference mode."""
+"""Formulas of layer norm, RMS norm, and batch norm in training and in inference mode."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from jaxformer.parity.diagnose.evidence import Evidence, same_shape
 from jaxformer.parity.diagnose.formulas.choices import Choices, Hypothesis
 
 EPSILONS = (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0, 1e-4, 1e-7, 1e-10, float(np.finfo(np.float32).eps))
-"""The last is that of torch's RMSNorm for float32, if none is given."""
+"""Epsilons in use; the last one is the default of torch's RMSNorm for float32."""
 
 
 def norm_choices(evidence: Evidence) -> Choices:
-    """Layer norm and RMS norm."""
+    """List the choices of layer norm and RMS norm."""
     gain, bias = evidence.parameters.get("gain"), evidence.parameters.get("bias")
     fitting = {name: x for name, x in evidence.before.items() if gain is not None and x.shape[-1:] == gain.shape}
     if gain is None or not fitting:
@@ -31,7 +31,7 @@ def norm_choices(evidence: Evidence) -> Choices:
 
 
 def norm(**chosen: Any) -> np.ndarray:
-    """(x - mean) / sqrt(variance + epsilon) gain + bias, in the variants chosen."""
+    """Compute (x - mean) / sqrt(variance + epsilon) gain + bias in the chosen variants."""
     x = chosen["norm of"]
     y = x - x.mean(-1, keepdims=True) if chosen["mean"] else x
     variance = (y**2).sum(-1, keepdims=True) / (x.shape[-1] - chosen["variance"])
@@ -44,7 +44,7 @@ BATCH, RUNNING, ROW = "of the batch", "running", "of each row"
 
 
 def batch_norm_choices(evidence: Evidence) -> Choices:
-    """Of a module with running statistics."""
+    """List the choices of a batch norm, for a module with running statistics."""
     mean, var = (evidence.statistics.get(name) for name in ("running_mean", "running_var"))
     if mean is None or var is None:
         return {}
@@ -68,7 +68,7 @@ def batch_norm_choices(evidence: Evidence) -> Choices:
 
 
 def batch_norm(**chosen: Any) -> np.ndarray:
-    """(x - mean) / sqrt(variance + epsilon) gain + bias, each channel along one axis."""
+    """Compute (x - mean) / sqrt(variance + epsilon) gain + bias, with the channels along the chosen axis."""
     x, channels, epsilon = chosen["batch norm of"], chosen["channels along"], chosen["epsilon"]
     shape = [-1 if axis == channels else 1 for axis in range(x.ndim)]
     if isinstance(chosen["statistics"], tuple):

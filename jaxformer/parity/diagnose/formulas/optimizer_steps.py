@@ -1,4 +1,4 @@
-"""Causes of a step of an optimizer that differs although the gradients are equal: formulas with choices, for both sides."""
+"""Find the cause of an optimizer step that differs although the gradients are equal, by formulas with choices."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -13,34 +13,34 @@ from jaxformer.parity.diagnose.formulas.choices import ALL, Choices, differing_c
 from jaxformer.parity.diagnose.formulas.words import said
 
 FAR, NEAR = 0, 2
-"""In how many choices torch may differ from its settings, and jax from torch."""
+"""Number of choices in which torch may differ from its settings, and jax from torch."""
 SOME = 4096
-"""So many entries tell nearly always that a combination is wrong."""
+"""Number of entries that nearly always rule out a wrong combination."""
 MULTIPLE = 1e-6
 """The largest relL2 at which an array counts as a multiple of another one."""
 MOST_NAMED = 3
 NOT_KNOWN = ("amsgrad", "maximize", "centered", "dampening")
-"""Settings of torch.optim that no formula here has."""
+"""Settings of torch.optim that no formula here covers."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of torch's optimizer, for all of its parameters."""
+    """Settings of torch's optimizer, common to all of its parameters but for weight decay."""
 
     kind: Literal["Adam", "RMSprop", "SGD"]
     epsilon: float
     betas: tuple[float, float]
-    """Shares of the mean of the gradients and of that of their squares that stay at each step; the first is SGD's momentum."""
+    """Decay rates of the running means of the gradients and of their squares; the first is SGD's momentum."""
     nesterov: bool
     decays: Mapping[str, float]
-    """Weight decay by the names of its parameters."""
+    """Weight decay of each parameter, by name."""
     decoupled: bool
     clip_norm: float | None
     accumulate: int
 
 
 def settings_of(optimizer: Any, names: Mapping[Any, str], clip_norm: float | None, accumulate: int) -> Settings | None:
-    """Read those of torch.optim's Adam, AdamW, RMSprop and SGD; None for other optimizers, and for groups of several kinds."""
+    """Read the settings of torch.optim's Adam, AdamW, RMSprop or SGD; None for other optimizers, and for groups that differ."""
     import torch
 
     kinds: tuple[Any, ...] = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD)
@@ -62,20 +62,20 @@ def _betas(group: Mapping[str, Any]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Course:
-    """Inputs of an optimizer up to a step: of the entries that are compared, each as one vector."""
+    """Inputs of an optimizer up to a step; each vector has the entries that are compared."""
 
     gradients: Sequence[np.ndarray]
-    """torch's, at each step up to this one."""
+    """torch's gradients at each step up to this one."""
     weights: Sequence[np.ndarray]
-    """Before each of these steps."""
+    """Weights before each of these steps."""
     norms: Sequence[float]
-    """Norms of all gradients of a step together, entries that are not compared included."""
+    """Global norm of the gradients at each step, entries that are not compared included."""
     rates: np.ndarray
-    """The learning rate of each entry at this step."""
+    """Learning rate of each entry at this step."""
     decays: np.ndarray
     """Weight decay of each entry."""
     matrices: np.ndarray
-    """1 for weights of more than one axis, and 0 for others."""
+    """1 for entries of weights with more than one axis, 0 for others."""
 
     def at(self, entries: slice) -> "Course":
         """Select some of the entries."""
@@ -89,8 +89,8 @@ def course_of(
     rates: Mapping[str, float],
     kept: Mapping[str, np.ndarray],
 ) -> Course:
-    """Collect the entries of each parameter that are True in `kept`, in its order; `past` are the gradients and the weights of
-    each step."""
+    """Collect the entries of each parameter that are True in `kept`, in the order of `kept`; `past` holds the gradients and
+    weights of each step."""
     gradients, weights = ([flat(each, kept) for each in side] for side in zip(*past, strict=True))
     norms = [float(np.sqrt(sum(np.square(array).sum() for array in each.values()))) for each, _ in past]
     decays = flat(settings.decays, kept) if settings else np.zeros_like(weights[-1])
@@ -99,8 +99,10 @@ def course_of(
 
 
 def explain_step(settings: Settings, course: Course, moves: tuple[np.ndarray, np.ndarray]) -> str:
-    """'torch adds epsilon behind the root: sqrt(x) + eps; jax ...', or '' where no formula gives both; `moves` are torch's and
-    jax's at the last step, in learning rates."""
+    """Explain a step: 'torch adds epsilon behind the root: sqrt(x) + eps; jax ...', or '' if no formula gives both sides.
+
+    `moves` are torch's and jax's updates at the last step, divided by the learning rates.
+    """
     few = slice(None, None, max(1, len(course.rates) // SOME))
     grounds = [(step_choices(settings, course.at(entries)), entries) for entries in (few, ALL)]
     found = search_both(step, grounds, moves, (FAR, NEAR))
@@ -111,7 +113,7 @@ def explain_step(settings: Settings, course: Course, moves: tuple[np.ndarray, np
 
 
 def flat(arrays: Mapping[str, Any], kept: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The kept entries of all arrays as one vector; a number counts for each entry."""
+    """Join the kept entries of all arrays into one vector; a number stands for each entry."""
     return np.concatenate([np.broadcast_to(arrays[name], own.shape)[own] for name, own in kept.items()])
 
 
@@ -137,7 +139,8 @@ def step_choices(settings: Settings, course: Course) -> Choices:
 
 
 def adam(settings: Settings) -> Choices:
-    """Adam's (Kingma and Ba 2015, algorithm 1), and Nadam's momentum (Dozat 2016, algorithm 8, with one momentum)."""
+    """List the choices of Adam (Kingma and Ba 2015, algorithm 1), with Nadam's momentum (Dozat 2016, algorithm 8, with one
+    momentum)."""
     usual = itertools.product((0.9, 0.95, 0.85, 0.8, 0.5, 0.0), (0.999, 0.99, 0.98, 0.97, 0.95, 0.9, 0.9999))
     return roots(settings) | {
         "betas": {f"{one:g} and {two:g}": (one, two) for one, two in (settings.betas, *usual)},
@@ -147,7 +150,7 @@ def adam(settings: Settings) -> Choices:
 
 
 def rms_prop(settings: Settings) -> Choices:
-    """RMSprop's (Hinton 2012, lecture 6e)."""
+    """List the choices of RMSprop (Hinton 2012, lecture 6e)."""
     return roots(settings) | {
         "decay of squares": {f"{beta:g}": (0.0, beta) for beta in (settings.betas[1], 0.99, 0.9, 0.95, 0.999)},
         "bias correction": {"off": False, "on": True},
@@ -156,7 +159,7 @@ def rms_prop(settings: Settings) -> Choices:
 
 
 def descent(settings: Settings) -> Choices:
-    """Gradient descent with momentum."""
+    """List the choices of gradient descent with momentum."""
     nesterov = {"heavy-ball": False, "Nesterov's": True}
     return {
         "share of the last move": {f"{beta:g}": beta for beta in (settings.betas[0], 0.0, 0.5, 0.8, 0.85, 0.9, 0.95, 0.99)},
@@ -165,7 +168,7 @@ def descent(settings: Settings) -> Choices:
 
 
 def roots(settings: Settings) -> Choices:
-    """Places and sizes of the epsilon at the root of the mean of squares."""
+    """List the choices of the epsilon at the root of the mean of squares: its size and its place."""
     return {
         "epsilon": {f"{e:g}": e for e in (settings.epsilon, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-9, 1e-10, 1e-12, 0.0)},
         "epsilon's place": {"outside the root": False, "in the root": True},
@@ -173,7 +176,7 @@ def roots(settings: Settings) -> Choices:
 
 
 def step(settings: Settings, course: Course, **chosen: Any) -> np.ndarray:
-    """The move of the last step, in learning rates, gradients of zero taken in before it included."""
+    """Compute the update of the last step, divided by the learning rates; it includes steps with zero gradients before it."""
     way, zeros, times = chosen.get("weight decay"), chosen["zero gradients"], chosen.get("gradients times", 1.0)
     decayed, clipping, given = chosen.get("weights decayed", 0.0), chosen.get("gradients clipped by"), []
     for gradient, weights, norm in zip(course.gradients, course.weights, course.norms, strict=True):
@@ -190,7 +193,7 @@ def step(settings: Settings, course: Course, **chosen: Any) -> np.ndarray:
 
 
 def direction(given: Sequence[np.ndarray], settings: Settings, chosen: Mapping[str, Any]) -> np.ndarray:
-    """Direction of the last step, which goes down it times the learning rate."""
+    """Compute the direction of the last step: weights move by minus the direction times the learning rate."""
     last, steps = given[-1], len(given)
     if settings.kind == "SGD":
         beta = chosen["share of the last move"]
@@ -212,7 +215,7 @@ def direction(given: Sequence[np.ndarray], settings: Settings, chosen: Mapping[s
 
 
 def summed(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
-    """The sum in which each array counts beta times as much as the next one."""
+    """Sum arrays with decaying weights: each counts beta times as much as the next one, the last one 1."""
     weights = float(beta) ** np.arange(len(arrays))[::-1]
     return np.tensordot(weights, np.stack(arrays), 1)
 
@@ -220,8 +223,11 @@ def summed(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
 def explain_moves(
     moves: tuple[np.ndarray, np.ndarray], course: Course, kept: Mapping[str, np.ndarray]
 ) -> tuple[str, float | None]:
-    """Tell where jax decays weights otherwise, or moves all or some tensors by a multiple, and its learning rate if that is
-    another one. `moves` are torch's and jax's, in learning rates, of the entries that are True in `kept`."""
+    """Describe another weight decay of jax's, or updates that are multiples of torch's, of all or some tensors.
+
+    Returns the words ('' if neither holds), and jax's learning rate if it is another one. `moves` are torch's and jax's
+    updates, divided by the learning rates, of the entries that are True in `kept`.
+    """
     torch_moves, jax_moves = moves
     if wrong := int((~np.isfinite(jax_moves)).sum()):
         return f"jax moves {wrong} of {jax_moves.size} entries by NaN or infinity", None
@@ -243,8 +249,8 @@ def explain_moves(
 
 
 def explain_schedule(torch: np.ndarray, jax: np.ndarray) -> str:
-    """Tell how jax's learning rates of all steps come from torch's: later, earlier, faster, slower, or a multiple of them; ''
-    where none of it holds."""
+    """Describe how jax's learning rates of all steps follow from torch's: later, earlier, faster, slower, or multiplied; '' if
+    none of these holds."""
     steps = len(torch)
     found = [(f"jax is {n} step{'s' * (n > 1)} late", torch[:-n], jax[n:]) for n in range(1, steps)]
     found += [(f"jax is {n} step{'s' * (n > 1)} early", torch[n:], jax[:-n]) for n in range(1, steps)]

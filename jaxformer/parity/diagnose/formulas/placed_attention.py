@@ -1,6 +1,6 @@
-"""Attention with rotary positions, windows, soft caps and norms of queries and keys.
+"""Formula of attention with rotary positions, sliding windows, soft caps and norms of queries and keys.
 
-What torch's module does is read off the attention scores that it made; what jax's does is then searched near to that.
+torch's choices are found from the attention scores that its module made; jax's are then searched near to them.
 """
 
 import itertools
@@ -15,13 +15,13 @@ from jaxformer.parity.diagnose.formulas.choices import Choices, Hypothesis
 
 BASES = (10000.0, 500000.0, 1000000.0, 150000.0, 160000.0, 100000.0, 1000.0)
 LLAMA3, YARN = 8192.0, (4096.0, 8192.0, 32768.0)
-"""Contexts before the scaling, in tokens."""
+"""Original contexts, before the scaling, in tokens: Llama 3's and those of YaRN."""
 PROBED = 23
-"""So many of the scores tell one combination from all others."""
+"""Number of scores that are enough to tell one combination from all others."""
 CLOSE = 1e-11
 ROTATION = ("rotary pairs", "rotated part", "rotary base", "rotary scaling")
 Scaling = tuple[str, float, float]
-"""Its kind, by how much, and the context before it."""
+"""Scaling of the rotary frequencies: kind, factor, and original context."""
 SCALINGS: dict[str, Scaling] = {
     "none": ("none", 1.0, 0.0),
     **{f"linear by {n:g}": ("linear", n, 0.0) for n in (2.0, 4.0, 8.0)},
@@ -32,7 +32,10 @@ SCALINGS: dict[str, Scaling] = {
 
 
 def placed_choices(evidence: Evidence) -> Choices:
-    """The combination that gives torch's scores comes first; nothing if none does, or if they have nothing of all this."""
+    """List the choices of attention, those that give torch's scores first.
+
+    Empty if no combination gives the scores, or if torch uses none of these features, so that plain attention is enough.
+    """
     sources = packed(evidence) or separate(evidence)
     if not sources or not evidence.scores:
         return {}
@@ -62,7 +65,7 @@ def placed_choices(evidence: Evidence) -> Choices:
 
 
 def how_scores_are_made(evidence: Evidence, q: np.ndarray, k: np.ndarray) -> Choices:
-    """Of queries `B T N H` and keys `B T K H`."""
+    """List the choices of scores of queries `B T N H` and keys `B T K H`."""
     width = q.shape[-1]
     normed = itertools.permutations([x for x in evidence.before.values() if x.shape in (q.shape, k.shape)], 2)
     pairs = [(a, b) for a, b in normed if (a.shape, b.shape) == (q.shape, k.shape)]
@@ -79,12 +82,12 @@ def how_scores_are_made(evidence: Evidence, q: np.ndarray, k: np.ndarray) -> Cho
 
 
 def usual(options: Choices) -> dict[str, str]:
-    """The first of each."""
+    """Return the first option of each choice."""
     return {what: next(iter(each)) for what, each in options.items()}
 
 
 def found_in(options: Choices, scores: np.ndarray) -> dict[str, str] | None:
-    """The combination that gives these scores, where they are finite."""
+    """Return the combination that gives these scores at finite entries, of which some are checked; None if none does."""
     finite = np.argwhere(np.isfinite(scores))
     places = tuple(finite[:: max(len(finite) // PROBED, 1)].T)
     wanted, unrotated = scores[places], tuple(usual(options)[what] for what in ROTATION[1:])
@@ -101,7 +104,7 @@ def found_in(options: Choices, scores: np.ndarray) -> dict[str, str] | None:
 
 
 def products(chosen: dict[str, Any], places: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Of rotated queries and keys at these places (batch, head, query, key)."""
+    """Compute products of rotated queries and keys at these places (batch, head, query, key)."""
     q, k = chosen["queries and keys"]
     b, n, t, s = places
     q, k = q[b, t, n], k[b, s, n // (q.shape[2] // k.shape[2])]
@@ -109,7 +112,7 @@ def products(chosen: dict[str, Any], places: tuple[np.ndarray, ...]) -> np.ndarr
 
 
 def attend_placed(**chosen: Any) -> np.ndarray:
-    """softmax(softcap(rotated q k^T scale)) v of the keys in the window."""
+    """Compute softmax(softcap(rotated q k^T scale)) v over the keys in the sliding window."""
     (q, k), v, positions = chosen["queries and keys"], chosen["values"], np.arange(chosen["values"].shape[1])[:, None]
     q, k = turned(q, positions, chosen), turned(k, positions, chosen)
     groups = q.shape[2] // k.shape[2]
@@ -127,12 +130,12 @@ def attend_placed(**chosen: Any) -> np.ndarray:
 
 
 def capped(scores: np.ndarray, cap: float) -> np.ndarray:
-    """cap tanh(scores / cap)."""
+    """Compute cap tanh(scores / cap)."""
     return cap * np.tanh(scores / cap)
 
 
 def turned(x: np.ndarray, positions: np.ndarray, chosen: dict[str, Any]) -> np.ndarray:
-    """Rotary positions on the last axis; `positions` has those of x before it."""
+    """Rotate vectors on the last axis by rotary positions; `positions` broadcasts to the axes before it."""
     axis = chosen["rotary pairs"]
     if axis is None:
         return x
@@ -148,7 +151,7 @@ def turned(x: np.ndarray, positions: np.ndarray, chosen: dict[str, Any]) -> np.n
 
 
 def angles_of(n: int, base: float, kind: str, factor: float, context: float) -> tuple[np.ndarray, float]:
-    """Radians a token of each of n / 2 pairs, and what the rotated units are multiplied by, of an even n."""
+    """Return radians per token for each of n / 2 pairs (n even), and the factor by which rotated units are multiplied."""
     angles = base ** -(np.arange(0, n, 2) / n)
     if kind in ("none", "linear"):
         return angles / factor, 1.0
@@ -164,22 +167,22 @@ def angles_of(n: int, base: float, kind: str, factor: float, context: float) -> 
 
 
 def alive(masks: Any, scores: np.ndarray) -> np.ndarray:
-    """Who may attend to whom before a window: the module's mask, or what its scores say."""
+    """Return the mask before a sliding window: the module's mask, or the finite entries of its scores."""
     given = [cut for mask in masks if mask.ndim == 4 and fits((cut := of_keys(mask, scores.shape)).shape, scores.shape)]
     return given[-1] if given else np.isfinite(scores)
 
 
 def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Tell whether an array of as many axes can stand for all entries of another one."""
+    """True if a shape broadcasts to another one with as many axes."""
     return all(one in (1, many) for one, many in zip(shape, wanted, strict=True))
 
 
 def windows(scores: np.ndarray, allowed: np.ndarray) -> dict[str, int]:
-    """How far a query sees: as torch's scores say, one more, one fewer, or all."""
+    """Return the sizes of the sliding window to try: the one that torch's scores show, one less, one more, and none."""
     length = scores.shape[-1]
     distance = np.abs(np.arange(length)[:, None] - np.arange(length))
     hidden = allowed & ~np.isfinite(scores)
-    seen = allowed & np.isfinite(scores) & hidden.any(-1, keepdims=True)  # a row without any key may be left as it is
+    seen = allowed & np.isfinite(scores) & hidden.any(-1, keepdims=True)  # a row without any key may be left unmasked
     widest = int((distance * seen).max()) + 1 if hidden.any() else length
     return {"none" if n >= length else str(n): n for n in (widest, widest - 1, widest + 1, length) if n > 0}
 

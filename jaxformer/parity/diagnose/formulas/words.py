@@ -1,10 +1,10 @@
-"""What is said of each choice of a formula: verb phrases, by what is open and the name of what was chosen."""
+"""Words for the choices of formulas: verb phrases, by the names of the choice and of its option."""
 
 from collections.abc import Mapping
 from typing import Any
 
 OTHER = "{}"
-"""The key of the phrase for names that are not listed."""
+"""Key of the phrase for options that are not listed."""
 GIVEN = {
     "": "no mask",
     "as given": "the mask as given",
@@ -21,7 +21,7 @@ CAUSAL = {
 
 
 def masked(given: str, causal: str) -> str:
-    """'applies the padding mask and a causal one'"""
+    """Describe a mask: 'applies the padding mask and a causal one'."""
     if not given and causal:
         return f"applies {CAUSAL[causal].replace('one', 'mask', 1)}"
     return f"applies {GIVEN[given]}" + (f" and {CAUSAL[causal]}" if causal else "")
@@ -146,20 +146,20 @@ STEPS = {
     },
 }
 PHRASES: Mapping[str, Mapping[str, str]] = NORMS | LAYERS | ATTENTION | STEPS
-"""What is not here is a setting that says itself what it is: 'epsilon 1e-05'."""
+"""Phrases of all choices; a choice that is not listed is a setting, written as 'epsilon 1e-05'."""
 HEAD_BY_HEAD = "has q, k and v packed head by head, as `reshape(..., heads, 3, width)`: {}"
 BY_DEFAULT = "activation", ("gelu", "gelu by tanh")
 
 
 def said(choices: Mapping[str, Any], side: int) -> str:
-    """The choices of torch (0) or jax (1) in which they differ."""
+    """Describe the choices of torch (side 0) or jax (side 1) in which they differ."""
     phrases = [phrase(what, both[side]) for what, both in choices.items() if what != "formula"]
     usual = side == 1 and any((what, tuple(both)) == BY_DEFAULT for what, both in choices.items())
     return ", ".join(phrases) + " (`approximate=True`, the default of jax.nn.gelu)" * usual
 
 
 def phrase(what: str, name: str) -> str:
-    """'adds the bias'; 'epsilon 1e-05' of what is a setting."""
+    """Describe one option: 'adds the bias'; a setting as 'epsilon 1e-05'."""
     if what == "(query, key, value)" and name.endswith("with its own three"):
         return HEAD_BY_HEAD.format(name)
     if (names := PHRASES.get(what)) is None:

@@ -1,1 +1,1 @@
-"""Why a module differs, told by torch's own code: it runs again with one thing altered, until it gives jax's array."""
+"""Operators: each proposes mutations of torch's code, which a replay runs until one of them gives jax's array."""

@@ -1,5 +1,5 @@
-"""Mutations of one argument of an operation: another number, switch, size or part of an operand; a number in what it reads; the
-number that a tensor is compared with."""
+"""Mutations of an operation's arguments: another number, switch, size or slice; a multiple of an operand, or a number added to
+one; the number that a tensor is compared with."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +15,9 @@ from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
 from jaxformer.parity.diagnose.trace import Compute, Op, Rewrite
 
 SMALL = 0.01
+"""Numbers below this are taken for epsilons."""
 BESIDE = (0.99, 1.01)
-"""How far a number is moved that may act in steps."""
+"""Factors of nearby values: where one of them gives the same array, the number acts in steps."""
 NUMBER = Change("arguments.number", lambda args: NAMED if args["name"] else "has {value} for {was:.9g} there")
 NAMED = "has {name} {value} for {was:.9g} there"
 OTHER = Change("arguments.other", "has {other} for {was} there")
@@ -24,10 +25,10 @@ WITHOUT = Change("arguments.without", {"bias": "does so without the bias", "tens
 
 
 def proposals(op: Op) -> Iterator[Proposal]:
-    """Another number, switch or word; a tensor left out."""
+    """Mutations of each argument: another number, switch, size or slice, or a tensor left out."""
     for at, was in [*enumerate(op.args), *op.kwargs.items()]:
         if isinstance(was, float) and op.name in COMPARING:
-            continue  # what is compared tells where the number acts: `thresholds`
+            continue  # `thresholds` solves for it, by the values of the tensor
         if isinstance(was, float):
             yield number(op, at, was)
         elif isinstance(was, torch.Tensor) and at not in (0, 1) and op.name != "where":
@@ -42,39 +43,39 @@ def proposals(op: Op) -> Iterator[Proposal]:
 
 
 def epsilons(op: Op) -> Iterator[Proposal]:
-    """Another small number."""
+    """Mutations of small positive numbers, epsilons as a rule, among the positional arguments."""
     yield from (number(op, at, was) for at, was in enumerate(op.args) if isinstance(was, float) and 0 < was < SMALL)
 
 
 def number(op: Op, at: int | str, was: float) -> Proposal:
-    """Another number for an argument, solved for."""
+    """Propose another number for an argument; the number is solved for."""
     return op.solving(NUMBER, Free(was), partial(with_argument, at), was=was, at=at, name=name_of(op.function, at))
 
 
 def name_of(function: Callable[..., Any], at: int | str) -> str:
-    """The name of an argument; '' where torch has none for it."""
+    """Name of an argument; '' where torch gives it none."""
     if isinstance(at, str):
         return at
     try:
         return dict(enumerate(names_of(function))).get(at, "")
-    except (TypeError, ValueError):  # written in C++
+    except (TypeError, ValueError):  # functions written in C++ have no signature
         return ""
 
 
 def with_argument(at: int | str, other: Any) -> Compute:
-    """The same function with another argument, by its position or name."""
+    """Return a `Compute` that calls the function with another value of one argument, given by its position or name."""
     if isinstance(at, str):
         return lambda f, a, k, n: f(*a, **(k | {at: other}))
     return lambda f, a, k, n: f(*a[:at], other, *a[at + 1 :], **k)
 
 
 def with_operand(i: int, change: Callable[[Any], Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The same function of another operand."""
+    """Call the function with `change` applied to positional argument `i`."""
     return function(*args[:i], change(args[i]), *args[i + 1 :], **kwargs)
 
 
 def other_values(value: Any, name: str) -> list[Any]:
-    """Values that could stand there instead."""
+    """Values to try in place of a boolean, an integer, a slice, or a short tuple or list of them; none for other values."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -92,7 +93,7 @@ def other_values(value: Any, name: str) -> list[Any]:
 
 
 def other_ends(start: Any, stop: Any) -> Iterator[tuple[Any, Any]]:
-    """Other ends of a slice: one further on either side; as many left out at the other end."""
+    """Other ends of a slice: one end moved by 1; or as many entries left out at the other end, `[2:]` for `[:-2]`."""
     yield from ((start + more, stop) for more in (-1, 1) if isinstance(start, int))
     yield from ((start, stop + more) for more in (-1, 1) if isinstance(stop, int))
     if start is None and isinstance(stop, int) and stop < 0:
@@ -102,7 +103,7 @@ def other_ends(start: Any, stop: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def shown(value: Any) -> str:
-    """As Python writes it; a slice as in brackets."""
+    """Python's text of a value; slices as they stand in brackets."""
     if isinstance(value, slice):
         return ":".join("" if each is None else str(each) for each in (value.start, value.stop))
     if isinstance(value, tuple) and any(isinstance(each, slice) for each in value):
@@ -113,7 +114,7 @@ def shown(value: Any) -> str:
 DIVIDED, ROOTED = ("div", "truediv"), ("sqrt", "rsqrt", "log", "reciprocal")
 GATING = ("sigmoid", "tanh", "softplus", "exp")
 ARITHMETIC = {"add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "rtruediv", "rdiv", "pow", "rpow"}
-"""Operations whose whole numbers are numbers, not axes or sizes."""
+"""Operations whose integer arguments are numbers to compute with, not axes or sizes."""
 
 EACH_TIME = Change("numbers.literal", "has {value} for {was:g} there, each time")
 LOGARITHM = Change("numbers.logarithm", "has log({base:g}) for log({was:g})")
@@ -122,8 +123,8 @@ OFFSET = Change("numbers.offset", "adds {value} to its {ordinal} operand")
 
 
 def literals(ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations of a number that stands in a line more than once, as in `20 * tanh(x / 20)`, and of the base of a logarithm,
-    as in `exp(-log(10000) i / n)`."""
+    """Mutations of a number that several operations of one line share, as in `20 * tanh(x / 20)`, changed in all of them; and
+    of the base of a logarithm, as in `exp(-log(10000) i / n)`."""
     places: dict[tuple[Any, float], list[tuple[Op, int]]] = {}
     for op, at, value in numbers_in(ops):
         places.setdefault((op.position[:2], value), []).append((op, at))
@@ -139,7 +140,7 @@ def literals(ops: Sequence[Op]) -> Iterator[Proposal]:
 
 
 def numbers_in(ops: Sequence[Op]) -> Iterator[tuple[Op, int, float]]:
-    """Each number that an operation computes with, and which argument it is."""
+    """Numbers that arithmetic operations read: each with its operation and its position among the arguments."""
     for op in ops:
         for at, value in enumerate(op.args):
             if type(value) in (int, float) and op.name in ARITHMETIC:
@@ -147,12 +148,13 @@ def numbers_in(ops: Sequence[Op]) -> Iterator[tuple[Op, int, float]]:
 
 
 def with_literal(those: Sequence[tuple[Op, int]], number: float) -> Rewrite:
-    """Edit, these arguments are another number."""
+    """Rewrite in which all these arguments are the same other number."""
     return Rewrite({op.place: with_argument(at, number) for op, at in those})
 
 
 def operand_numbers(op: Op) -> Iterator[Proposal]:
-    """Mutations with a multiple of one of two operands; with a number on what is divided by, under a root, or in a gate."""
+    """Mutations that multiply one operand of a sum or difference, or add a number to a divisor or to the operand of a root, a
+    logarithm or a gate; the number is solved for."""
     if not is_real(op):
         return
     tensors = [i for i, x in enumerate(op.args[:2]) if isinstance(x, torch.Tensor) and x.is_floating_point()]
@@ -164,17 +166,18 @@ def operand_numbers(op: Op) -> Iterator[Proposal]:
 
 
 def with_number(i: int, combine: Callable[[torch.Tensor, float], torch.Tensor], number: float) -> Callable[..., Any]:
-    """An operation whose operand has a number with it."""
+    """Return a `Compute` whose operand `i` is combined with a number."""
     return partial(with_operand, i, lambda x: combine(x, number))
 
 
 MOST = 10_000
-"""Numbers that differ in what is compared."""
+"""Largest number of distinct values in a compared tensor."""
 THRESHOLD = Change("thresholds.number", "compares with another number, such as {value}")
 
 
 def thresholds(op: Op) -> Iterator[Proposal]:
-    """Another number, between any two that it parts."""
+    """Mutations of the number that a tensor is compared with. It acts only where it passes one of the tensor's values: the
+    search goes through the gaps between these."""
     x, number = (*op.args, None, None)[:2]
     if op.name in COMPARING and isinstance(x, torch.Tensor) and type(number) in (int, float):
         values = torch.cat([run.args[0].double().flatten() for run in op.runs]).unique()

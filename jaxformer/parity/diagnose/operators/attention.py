@@ -1,4 +1,5 @@
-"""Mutations of attention: weights made of scores, roles of its arrays, heads that are split, packed and merged."""
+"""Mutations of attention: how weights come from scores, the roles of queries, keys and values, and how heads are split, packed
+and merged."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -20,19 +21,19 @@ from jaxformer.parity.diagnose.trace import Op, same
 ARRAYS = {"q": "queries", "k": "keys", "v": "values", "o": "what is gathered"}
 NAMES = tuple(ARRAYS[letter] for letter in "qkv")
 WHERE = ("q", "k", "v", "o", "qkv", "qkvo", "qk", "kv", "qo", "vo")
-"""Arrays that may have their heads otherwise."""
+"""Arrays whose heads are rearranged together."""
 LAYOUTS = ("3NH", "N3H", "NH3", "3HN", "H3N", "HN3")
-"""Axes of three projections in one row: 3 arrays, N heads, H units."""
+"""Orders of axes in which three projections are packed in one row: 3 arrays, N heads, H units."""
 AXES = {"3": 0, "N": 2, "H": 4}
-"""Axes of three stacked arrays `B N T H`."""
+"""Axis of each letter in three stacked arrays, `3 B N T H`."""
 MOST_CORES = 4
 CAPS = (50.0, 30.0, 20.0, 10.0, 5.0, 2.0)
-"""Caps of scores from which one is searched for."""
+"""Caps of scores at which the search for a soft cap begins."""
 FILLS = (-1e4, -1e9, -100.0, -1e3)
-"""Numbers that mask scores; nearer ones are solved for."""
+"""Finite numbers that may mask scores; those nearer to 0 are solved for."""
 FILL = Free(-10.0, seeds=(-20.0, -10.0, -5.0, -2.0, -1.0))
 FREE = {"scaled": Free(1.0), "capped": Free(50.0, seeds=CAPS), "filled": FILL, "lowered": FILL, "added": Free(1.0)}
-"""Numbers that are solved for."""
+"""Free parameters by the kind of mutation, a key of `SOLVED`'s words."""
 SPLITS: dict[str, tuple[After, After]] = {
     "by_unit": (
         lambda x: x.transpose(1, 2).flatten(2).unflatten(2, (-1, x.shape[1])).permute(0, 3, 1, 2),
@@ -41,22 +42,22 @@ SPLITS: dict[str, tuple[After, After]] = {
     "unmoved": (lambda x: x.transpose(1, 2).reshape(x.shape), lambda x: x.reshape(x.transpose(1, 2).shape).transpose(1, 2)),
     "backwards": (lambda x: x.flip(1), lambda x: x.flip(1)),
 }
-"""Heads `B N T H` that are split, and merged, in other ways."""
+"""Other ways to split heads and to merge them, as functions of `B N T H`."""
 
 
 def taken(args: Mapping[str, Any]) -> str:
-    """'takes queries for keys, keys for queries'"""
+    """Words such as 'takes queries for keys, keys for queries'."""
     pairs = zip(args["order"], NAMES, strict=True)
     return "takes " + ", ".join(f"{other} for {name}" for other, name in pairs if other != name)
 
 
 def by_axes(layout: str) -> str:
-    """'as (heads, 3, width)'"""
+    """Words such as 'as (heads, 3, width)'."""
     return f"as ({', '.join({'3': '3', 'N': 'heads', 'H': 'width'}[each] for each in layout)})"
 
 
 def headed(side: int, args: Mapping[str, Any]) -> str:
-    """What torch (0) or jax (1) does with heads."""
+    """Words for what torch (side 0) or jax (side 1) does with heads."""
     words = HEADED[args.get("groups") or args["how"]][side]
     return words.replace("ORDER", arranged(args["order"])) if "order" in args else words
 
@@ -75,7 +76,8 @@ HEADED = {
     "backwards": ("has the heads of {arrays:and} in order at {0}", "has them from the last to the first"),
     "in_order": ("has the heads of {arrays:and} in order at {0}", "has them ORDER"),
 }
-"""What torch and jax do with heads; heads of keys and values may serve several queries each."""
+"""Words for what torch and jax do with heads. 'tiled' and 'repeated': heads of keys and values serve several queries each
+(grouped-query attention)."""
 SOLVED = Change(
     "attention.solved",
     {
@@ -121,9 +123,10 @@ PACKED = Change(
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """The plain ones first."""
+    """Mutations of each attention core in the call, the plain ones first."""
     matter = {op.place for op in replay.operations}
-    found = [core for core in cores(replay.listed) if core.softmax.place in matter][:MOST_CORES]  # its values may not be read
+    # among all operations: the array, such as the weights, may not depend on the product with the values
+    found = [core for core in cores(replay.listed) if core.softmax.place in matter][:MOST_CORES]
     for core in found:
         yield from weights(core)
         yield from slopes(core, replay.operations)
@@ -134,7 +137,8 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 
 def weights(core: Core) -> Iterator[Proposal]:
-    """Another scale, masks that come late or are weak, another axis, something else added to the scores."""
+    """Mutations of how weights come from scores: another scale, a soft cap, a mask after the softmax or of finite numbers,
+    another axis, a sink, another function, another bias."""
     scores = core.scores
     yield solved(core, "scaled")
     yield solved(core, "capped")
@@ -151,17 +155,17 @@ def weights(core: Core) -> Iterator[Proposal]:
 
 
 def reweighed(core: Core, change: Change, weigh: Weigh, **args: Any) -> Proposal:
-    """Weights that come of the scores in another way."""
+    """Propose weights that `weigh` computes from the scores."""
     return propose(change, core.softmax.target, partial(core.with_weights, weigh), **args)
 
 
 def solved(core: Core, how: str) -> Proposal:
-    """Weights by a number that is solved for."""
+    """Propose weights with a free parameter."""
     return propose(SOLVED, core.softmax.target, lambda c: core.with_weights(partial(BY_NUMBER[how], c)), FREE[how], how=how)
 
 
 def slopes(core: Core, operations: list[Op]) -> Iterator[Proposal]:
-    """Other numbers of each head in what is added to scores, as ALiBi's."""
+    """Mutations of the factor of each head in what is added to the scores, as ALiBi's slopes."""
     if core.is_fused:
         for how, args, factor in slopes_instead(core.scores.added):
             yield reweighed(core, SLOPES, partial(BY_NUMBER["added"], factor), how=how, **args)
@@ -174,7 +178,8 @@ def slopes(core: Core, operations: list[Op]) -> Iterator[Proposal]:
 
 
 def biases(replay: Replay) -> Iterator[Proposal]:
-    """A third of a bias that queries, keys and values have in one."""
+    """Mutations of `in_proj_bias`, which holds the biases of queries, keys and values: one of the three left out, or those of
+    keys and values exchanged."""
     for name, module in replay.module.named_modules():
         bias = getattr(module, "in_proj_bias", None)
         if isinstance(bias, torch.Tensor):
@@ -187,7 +192,7 @@ def biases(replay: Replay) -> Iterator[Proposal]:
 
 
 def roles(core: Core) -> Iterator[Proposal]:
-    """Queries, keys and values taken for one another."""
+    """Mutations in which queries, keys and values are taken for one another."""
     arrays = core.heads
     for order in [*permutations(range(3))][1:] if core.is_once else ():
         if all(arrays[i].shape == x.shape for i, x in zip(order, arrays, strict=True)):
@@ -196,7 +201,7 @@ def roles(core: Core) -> Iterator[Proposal]:
 
 
 def heads(core: Core) -> Iterator[Proposal]:
-    """Heads that are split or merged in another way, or stand in another order."""
+    """Mutations in which heads are split or merged in another way, or stand in another order."""
     many = core.heads[0].shape[1]
     ways = [(how, {}, *both) for how, both in SPLITS.items()] if many > 1 else []
     for every in (partial(every_nth, n) for n in range(2, many) if many % n == 0):
@@ -211,7 +216,8 @@ def heads(core: Core) -> Iterator[Proposal]:
 
 
 def grouped(core: Core, where: str, times: int) -> dict[str, Any]:
-    """Tell keys' and values' heads that stand there several times, each by itself or all of them."""
+    """Arguments of the words where torch repeats heads of keys and values: `groups`, a key of `HEADED`, and `times`. Empty
+    where it does not, or where other arrays are rearranged too."""
     shared = [x for letter, x in zip("qkv", core.heads, strict=True) if letter in where and letter != "q"]
     if len(shared) != len(where):
         return {}
@@ -223,17 +229,17 @@ def grouped(core: Core, where: str, times: int) -> dict[str, Any]:
 
 
 def those_split(split: After, where: str, arrays: Tensors) -> Tensors:
-    """Arrays with the heads of some otherwise."""
+    """Queries, keys and values, with `split` applied to those named in `where`."""
     return tuple(split(x) if letter in where else x for letter, x in zip("qkv", arrays, strict=True))
 
 
 def every_nth(n: int, x: torch.Tensor) -> torch.Tensor:
-    """Heads in `n` groups, taken in turns."""
+    """Take heads from `n` groups in turns: for `n` = 2, heads 0 3 1 4 2 5."""
     return x.unflatten(1, (n, -1)).transpose(1, 2).flatten(1, 2)
 
 
 def packings(core: Core, operations: list[Op]) -> Iterator[Proposal]:
-    """Queries, keys and values that stand in one row in another order."""
+    """Mutations in which a row that packs queries, keys and values is read in another order of axes."""
     arrays = core.heads
     if not core.is_once or len({x.shape for x in arrays}) > 1:
         return
@@ -246,12 +252,12 @@ def packings(core: Core, operations: list[Op]) -> Iterator[Proposal]:
 
 
 def row_of(arrays: Tensors, layout: str) -> torch.Tensor:
-    """Three arrays in one row `B T D`."""
+    """Pack three arrays in one row `B T D`, in the order of axes `layout`."""
     return torch.stack(arrays).permute(1, 3, *(AXES[letter] for letter in layout)).flatten(2)
 
 
 def packed(own: str, layout: str, arrays: Tensors) -> Tensors:
-    """Three arrays that stand in one row in one layout, read in another one."""
+    """Read three arrays in the order of axes `layout` from a row that packs them in the order `own`."""
     stacked = torch.stack(arrays)
     read = row_of(arrays, own).unflatten(2, [stacked.shape[AXES[letter]] for letter in layout])
     three, many, units = (2 + layout.index(letter) for letter in "3NH")

@@ -1,4 +1,4 @@
-"""Mutations of the axes along which an operation goes, and of how one vector is made of many."""
+"""Mutations of the axes along which an operation works, and of how a sequence is pooled to one vector."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ NORMED = Change("axes.normed", "normalises over {axes:axes}")
 
 
 def reductions(op: Op) -> Iterator[Proposal]:
-    """Over other axes; over one of two axes the mean, over the other the largest."""
+    """Mutations of reduction axes: other ones; or the mean over one of two axes and the maximum over the other."""
     axes = axes_of(op)
     x = op.args[0] if axes else None
     if not isinstance(x, torch.Tensor) or not 1 < x.ndim <= MOST_AXES:
@@ -52,7 +52,7 @@ def reductions(op: Op) -> Iterator[Proposal]:
 
 
 def axes_of(op: Op) -> Axes:
-    """Axes over which it goes, none of them negative; none where it does not reduce."""
+    """Axes over which an operation reduces, as non-negative numbers; empty if it does not reduce."""
     x = next(iter(op.args), None)
     if op.name not in REDUCING or not isinstance(x, torch.Tensor):
         return ()
@@ -62,21 +62,21 @@ def axes_of(op: Op) -> Axes:
 
 
 def over(axes: Axes, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The same function over other axes."""
+    """Compute the function over other axes."""
     keyword = "axis" if "axis" in kwargs else "dim"
     keepdim = {"keepdim": args[2]} if len(args) > 2 and type(args[2]) is bool else {}
     return function(args[0], **(kwargs | keepdim | {keyword: axes if len(axes) > 1 else next(iter(axes))}))
 
 
 def mean_then_largest(axes: Axes, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """The mean over the first axis, the largest along the second."""
+    """Compute the mean over the first axis, and the maximum along the second."""
     keep = kwargs.get("keepdim", True in args[2:])
     found = args[0].mean(axes[0], keepdim=True).amax(axes[1], keepdim=True)
     return found if keep else found.squeeze(axes)
 
 
 def rolls(op: Op) -> Iterator[Proposal]:
-    """The other way, by other numbers along the axes."""
+    """Mutations of a roll: in the other direction, or with its shifts exchanged between the axes."""
     if op.name != "roll":
         return
     given = op.args[1] if len(op.args) > 1 else op.kwargs["shifts"]
@@ -91,20 +91,20 @@ def rolls(op: Op) -> Iterator[Proposal]:
 
 
 def rolled(shifts: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """A roll by other numbers."""
+    """Roll by other shifts."""
     axes = args[2] if len(args) > 2 else kwargs.get("dims")
     return torch.roll(args[0], shifts, (axes,) if type(axes) is int else axes) if axes is not None else args[0].roll(shifts[0])
 
 
 def orders(op: Op) -> Iterator[Proposal]:
-    """A norm of order 1, or of the largest entry, where torch's is of order 2 without a word."""
+    """Mutations of the order of a norm, where torch takes the default 2: the L1 norm, or the largest absolute value."""
     name = {"norm": "p", "vector_norm": "ord"}.get(op.name)
     for how, order in ORDERS.items() if name and op.kwargs.get(name) in (None, "fro") and len(op.args) == 1 else ():
         yield op.instead(ORDER, lambda f, a, k, n, other={name: order}: f(*a, **(k | other)), how=how)
 
 
 def rows_together(op: Op) -> Iterator[Proposal]:
-    """A group norm of `B * T` rows, over the rows of each B."""
+    """Mutations of a group norm over `B * T` rows that normalises several rows together, such as all those of one B."""
     rows = len(op.args[0]) if op.name == "group_norm" else 0
     for many in range(2, rows) if rows <= MOST_ROWS else ():
         if rows % many == 0:
@@ -112,7 +112,7 @@ def rows_together(op: Op) -> Iterator[Proposal]:
 
 
 def by_blocks(many: int, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """So many rows are one, with more positions."""
+    """Compute the function on blocks of `many` rows: the rows of a block become positions of a single row."""
     x = args[0]
     blocks = x.reshape(-1, many, *x.shape[1:]).transpose(1, 2)
     y = function(blocks.contiguous(), *args[1:], **kwargs)
@@ -120,7 +120,7 @@ def by_blocks(many: int, function: Any, args: Any, kwargs: Any, n: int) -> torch
 
 
 def other_axes(op: Op) -> Iterator[Proposal]:
-    """A layer norm over other axes than the last."""
+    """Mutations of a layer norm or RMS norm: over one or two axes other than the last."""
     x = next(iter(op.args), None)
     if op.name not in NORMALIZED or not isinstance(x, torch.Tensor) or not 2 < x.ndim < 5:
         return
@@ -133,7 +133,7 @@ def other_axes(op: Op) -> Iterator[Proposal]:
 
 MOST_SEQUENCES, MOST_MASKS = 4, 3
 MOST_POOLED = 4
-"""Arrays of one vector for each row, the last of them."""
+"""Largest number of mutated operations that read one vector a row, `B D`: the last ones."""
 PLAIN = {
     "first": "the first position of {1}",
     "last": "the last position of {1}",
@@ -151,17 +151,17 @@ MASKED = {
 }
 CONTRARY = {f"contrary_{how}": words.replace("{2}", "not {2}") for how, words in MASKED.items()}
 POOLINGS = PLAIN | MASKED | CONTRARY
-"""Ways to pool; `{1}` is the sequence, `{2}` the mask."""
+"""Words for ways to pool a sequence; `{1}` is the sequence, `{2}` the mask."""
 IN_PLACE = Change("pooling.array", worded("uses VALUE in its place", POOLINGS), "has {0} as it is", reroutes=True)
 OPERAND = Change("pooling.operand", worded("reads VALUE for its {ordinal} operand", POOLINGS), reroutes=True)
 PART = Change("pooling.part", worded("reads VALUE for part {part}", POOLINGS), reroutes=True)
 
 Known = tuple[str | Target, torch.Tensor]
-"""What made a tensor, and the tensor."""
+"""Source of a tensor, and the tensor."""
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of the array itself, and of what operations read."""
+    """Mutations of how a sequence `B T D` is pooled to `B D`: in the array itself, and in what operations read."""
     known = [*known_in(replay)]
     masks = [(its, x) for its, x in known if x.dtype == torch.bool and x.ndim == 2 and x.any() and not x.all()]
     ops = [op for op in replay.operations if len(op.runs) == 1 and any(of_reals(x) and x.ndim == 2 for x in read_by(op))]
@@ -175,7 +175,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 
 def known_in(replay: Replay) -> Iterator[Known]:
-    """What comes in, what children gave, and what was made."""
+    """Tensors of the call with their sources: its inputs, its children's outputs, and the outputs of its operations."""
     for number, x in enumerate(arrays_in(replay.arguments), 1):
         yield f"input {number}", x
     for site, given in replay.given.items():
@@ -189,12 +189,13 @@ def known_in(replay: Replay) -> Iterator[Known]:
 
 
 def read_by(op: Op) -> list[torch.Tensor]:
-    """The first arrays, or those that are put together."""
+    """Tensors that an operation reads: its first two operands, or the parts that it joins."""
     return [x for x in (op.args[0] if op.name in JOINS else op.args[:2]) if isinstance(x, torch.Tensor)]
 
 
 def sequences(known: Sequence[Known], fitting: set[tuple[int, ...]]) -> list[Known]:
-    """Arrays that are no copies of each other, and whose positions have one of these shapes: the first, and the last ones."""
+    """Distinct arrays `B T D` whose positions have one of the shapes `fitting`: the first one, and the last
+    `MOST_SEQUENCES`."""
     found: list[Known] = []
     for target, x in known:
         fits = x.is_floating_point() and x.ndim == 3 and x.shape[1] > 1 and (len(x), x.shape[2]) in fitting
@@ -204,7 +205,7 @@ def sequences(known: Sequence[Known], fitting: set[tuple[int, ...]]) -> list[Kno
 
 
 def pooled_of(target: str | Target, x: torch.Tensor, masks: Sequence[Known]) -> Iterator[Value]:
-    """One vector of each row, made in every way."""
+    """Vectors that are pooled from a sequence, one a row, in every way: without a mask, and by each of the masks."""
     plain = x[:, 0], x[:, -1], x.mean(1), x.amax(1), x[:, 1:].mean(1)
     yield from (Value(how, (target,), one, {}) for how, one in zip(PLAIN, plain, strict=True))
     for its, mask in masks:
@@ -214,7 +215,7 @@ def pooled_of(target: str | Target, x: torch.Tensor, masks: Sequence[Known]) -> 
 
 
 def masked(x: torch.Tensor, counts: torch.Tensor) -> Iterator[torch.Tensor]:
-    """One vector of each row, made of the positions that count: in the order of `MASKED`."""
+    """Vectors that are pooled, one a row, from the positions where `counts` is True: in the order of `MASKED`."""
     weights, rows = counts[..., None].to(x.dtype), torch.arange(len(x))
     yield (x * weights).sum(1) / weights.sum(1).clamp(min=1)
     yield (x * weights).mean(1)

@@ -1,4 +1,5 @@
-"""Mutations of pads, convolutions and short-time Fourier transforms: pads, strides, dilations, and where windows begin."""
+"""Mutations of pads, convolutions and short-time Fourier transforms: pads, dilations, window functions, hop lengths, and where
+windows begin."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from jaxformer.parity.diagnose.trace import Compute, Op
 
 MODES = ("constant", "reflect", "replicate", "circular")
 SPREAD = {"stride": 1, "padding": 0, "dilation": 1}
-"""Arguments that are one number, or one for each axis."""
+"""Defaults of a convolution's arguments that are one number, or one for each axis."""
 DILATIONS = (1, 2, 3, 4, 8, 16, 32)
 WINDOWS = ("hann", "hamming", "blackman", "bartlett")
 MOST_PADS = 16
@@ -39,7 +40,8 @@ HOP = Change("convolutions.hop", "has hop length {hop}")
 
 
 def having(change: Callable[..., dict[str, Any]] = lambda call, **others: others, /, **others: Any) -> Compute:
-    """The function with these arguments, or with those that `change(call, **others)` makes of all its arguments."""
+    """Return a `Compute` that calls the function with other arguments: those that `change(call, **others)` makes of all its
+    arguments, `others` themselves by default."""
 
     def compute(function: Any, args: Any, kwargs: Any, n: int) -> Any:
         call = settings(function, args, kwargs)
@@ -49,7 +51,7 @@ def having(change: Callable[..., dict[str, Any]] = lambda call, **others: others
 
 
 def settings(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments by their names; of a convolution, with one stride, padding and dilation for each axis."""
+    """Arguments by their names; those of a convolution with one stride, padding and dilation for each axis."""
     call = named(function, args, kwargs)
     for name, default in SPREAD.items() if "weight" in call else ():
         given, axes = call.get(name, default), call["weight"].ndim - 2
@@ -59,7 +61,7 @@ def settings(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def pads(op: Op) -> Iterator[Proposal]:
-    """Mutations of `pad`: on the other side, of another kind."""
+    """Mutations of `pad`: at the other end, exchanged between axes, split differently, or in another mode."""
     if op.name != "pad":
         return
     call = settings(op.function, op.args, op.kwargs)
@@ -82,7 +84,8 @@ def pads(op: Op) -> Iterator[Proposal]:
 
 
 def convolutions(op: Op) -> Iterator[Proposal]:
-    """Mutations of a convolution: pads of another kind, windows that begin elsewhere, another dilation."""
+    """Mutations of a convolution: another mode of padding, windows that begin elsewhere, another dilation, an input that is
+    reshaped where it has to be transposed, height and width exchanged."""
     if op.name not in ("conv1d", "conv2d", "conv3d"):
         return
     call = settings(op.function, op.args, op.kwargs)
@@ -104,14 +107,15 @@ def convolutions(op: Op) -> Iterator[Proposal]:
 
 
 def transposed(op: Op) -> Iterator[Proposal]:
-    """Mutations of a transposed convolution: another part of all that it could give."""
+    """Mutations of a transposed convolution: another slice of its full output."""
     if op.name in ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"):
         sizes = op.args[1].shape[2:]
         yield from beginnings(op, lambda later: partial(another_part, later), max(sizes) - 1, (0,) * len(sizes))
 
 
 def beginnings(op: Op, moved: Callable[..., Compute], most: int, padding: tuple[int, ...]) -> Iterator[Proposal]:
-    """Windows that begin up to so many later or earlier, along all axes or one, told by pads if nothing is cut off."""
+    """Mutations in which windows begin up to `most` entries later or earlier, along all axes or one. Where nothing is cut off,
+    their words give the pads at both ends."""
     axes = range(len(padding))
     for axis in (None, *axes) if len(axes) > 1 else (None,):
         at: dict[str, Any] = {} if axis is None else {"axis": axis + 2}
@@ -125,19 +129,20 @@ def beginnings(op: Op, moved: Callable[..., Compute], most: int, padding: tuple[
 
 
 def said(later: int) -> dict[str, Any]:
-    """The words' arguments of a move."""
+    """Arguments of the words for windows that begin later or earlier."""
     return {"by": abs(later), "side": "later" if later > 0 else "earlier"}
 
 
 def padded(call: dict[str, Any], mode: str, later: tuple[int, ...]) -> dict[str, Any]:
-    """The input padded before, for windows that begin later."""
+    """Arguments of a convolution whose input is padded first, so that its windows begin later."""
     pairs = zip(call["padding"][::-1], later[::-1], strict=True)
     sides = [side for pad, move in pairs for side in (pad - move, pad + move)]
     return {"input": functional.pad(call["input"], sides, mode=mode), "padding": 0}
 
 
 def dilated(call: dict[str, Any], dilation: int, front: bool = False) -> dict[str, Any]:
-    """Another dilation, and pads for it around or in front."""
+    """Arguments of a convolution with another dilation, and with the pads that it needs at both ends, or in front alone
+    (causal)."""
     x, padding, sizes = call["input"], call["padding"], call["weight"].shape[2:]
     more = [(dilation - old) * (size - 1) for old, size in zip(call["dilation"], sizes, strict=True)]
     if front:
@@ -148,13 +153,14 @@ def dilated(call: dict[str, Any], dilation: int, front: bool = False) -> dict[st
 
 
 def channels_reshaped(call: dict[str, Any]) -> dict[str, Any]:
-    """The same numbers in the same order, taken for `B ... C`."""
+    """Arguments with an input whose entries, in memory order, are read as `B ... C` in place of `B C ...`."""
     x = call["input"]
     return {"input": x.reshape(x.shape[0], *x.shape[2:], x.shape[1]).movedim(-1, 1)}
 
 
 def another_part(later: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The same size of a transposed convolution without padding, begun so much later; 0 beyond its ends."""
+    """Compute a transposed convolution without padding, and take a slice of torch's size that begins `later`; 0 beyond its
+    ends."""
     call, wanted = settings(function, args, kwargs), function(*args, **kwargs).shape[2:]
     whole, bias = function(**call | {"bias": None, "padding": 0, "output_padding": 0}), call.get("bias")
     sides: list[int] = []
@@ -165,7 +171,8 @@ def another_part(later: tuple[int, ...], function: Any, args: Any, kwargs: Any, 
 
 
 def transforms(op: Op) -> Iterator[Proposal]:
-    """Mutations of a short-time Fourier transform: what it pads, its window, where it begins, its steps."""
+    """Mutations of a short-time Fourier transform: its mode of padding, its window function, where its windows begin, its hop
+    length."""
     if op.name != "stft":
         return
     for mode in MODES[:3]:
@@ -184,7 +191,7 @@ def transforms(op: Op) -> Iterator[Proposal]:
 
 
 def signal_moved(call: dict[str, Any], later: int) -> dict[str, Any]:
-    """What is padded, moved around."""
+    """Arguments with the signal padded as torch does it, then rolled so that windows begin `later`."""
     name, x = next(iter(call.items()))
     if call.get("center", True):
         sides = [call["n_fft"] // 2] * 2

@@ -1,4 +1,4 @@
-"""Mutations of dropout: left out, not scaled, at another rate, or of another operation's result."""
+"""Mutations of dropout: left out, not scaled, inverted, at another rate, or on another operation's output."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,13 +30,13 @@ DRAWS: dict[str, DrawChange] = {
     "unscaled": lambda kept, keep: kept * keep,
     "inverted": lambda kept, keep: 1 - kept,
 }
-"""Other numbers for a draw. torch divides by `keep` itself."""
+"""Mutations of a draw, `change(kept, keep)`: `kept` is 1 where a unit is kept. torch divides by `keep` afterwards."""
 RATES = tuple(n / 100 for n in range(1, 100))
-"""What may be dropped, or kept."""
+"""Rates of dropout, or parts kept, that are tried."""
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of the units that the call drops in training mode."""
+    """Mutations of what a call drops in training mode: by torch's dropout, or by uniform numbers that its code draws."""
     noted: list[Draw] = []
     with mutated_draws({}, noted):
         replay.array()
@@ -56,30 +56,32 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 
 def target(draw: Draw) -> Target:
-    """A draw, as it is said of torch's and of jax's."""
+    """Target of a draw, in words that hold for torch and jax."""
     return Target(draw.says)
 
 
 def drawn(draws: list[Draw], change: DrawChange) -> Edit:
-    """Inside, these draws have other numbers."""
+    """Edit in which `change` is applied to these draws."""
     return mutated_draws({(draw.path, draw.number): change for draw in draws})
 
 
 def at_rate(draw: Draw, rate: float, kept: torch.Tensor, keep: float) -> torch.Tensor:
-    """What is kept of the same uniform numbers, as much larger as that is less."""
+    """Compute a draw at another rate from the same uniform numbers, scaled so that torch's division by `keep` fits that
+    rate."""
     uniform = torch.from_numpy(numbers_of(replace(draw, kind=UNIFORM)))
     return (uniform < 1 - rate).to(kept.dtype) * keep / (1 - rate)
 
 
 def moved(draw: Draw, op: Op) -> Edit:
-    """Inside, the same units are dropped from what that operation gives."""
+    """Edit in which the same units are dropped from the output of `op` instead."""
     factor = torch.from_numpy(numbers_of(draw)) / draw.keep
     rewrite = Rewrite({op.place: lambda f, a, k, n: f(*a, **k) * factor})
     return together(drawn([draw], DRAWS["left_out"]), rewrite)
 
 
 def parts_kept(operations: list[Op]) -> Iterator[Proposal]:
-    """Other parts that are kept, where code draws uniform numbers and has that part as a number, more than once."""
+    """Mutations of the part kept, in code that draws uniform numbers itself: a number between 0 and 1, wherever the code has
+    it."""
     places: dict[float, list[tuple[Op, int]]] = {}
     for op, at, number in numbers_in(operations):
         if 0 < number < 1:

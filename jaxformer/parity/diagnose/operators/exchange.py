@@ -1,4 +1,5 @@
-"""Modules or tensors that are alike are exchanged, everywhere or in one place, or taken for one another; lists are turned."""
+"""Mutations that exchange modules or tensors that are alike, everywhere or in one place, take one for another, or rotate
+lists."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from jaxformer.parity.trace.call_sites import CALL, below, join, parent
 MOST_CHILDREN = 6
 MOST_TENSORS = 8
 MOST_TWINS = 4
-"""Beside each other."""
+"""Largest number of modules of one kind and size beside each other."""
 LISTS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
 
 PLACES = {"here": "uses {0} and {1} as named", "everywhere": "uses {0} and {1} as named in every {kind}"}
@@ -32,11 +33,11 @@ TURNED = Change(
 )
 
 Named = Sequence[tuple[str, Any]]
-"""Modules or tensors by their names."""
+"""Modules or tensors with their names."""
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of children of every module of one kind; of tensors of one module; of lists whose first is another one."""
+    """Mutations that exchange children or tensors in all modules of one kind, or begin lists with another entry."""
     own = path_of(replay)
     inner = {site.path for site in replay.given} - {own, CALL.path}
     modules: dict[type, list[tuple[str, Any]]] = {}
@@ -66,7 +67,7 @@ def siblings(those: Named) -> Iterator[Proposal]:
 
 
 def exchanged(change: Change, edit: Callable[..., Edit], those: Named, one: str, other: str) -> Proposal:
-    """Mutation that exchanges two of the children or tensors, in each of the modules."""
+    """Propose to exchange two children or tensors, given by their names, in each of the modules."""
     name, first = those[0]
     args: dict[str, Any] = {"how": "everywhere", "kind": type(first).__name__} if len(those) > 1 else {"how": "here"}
     name = "" if len(those) > 1 else name
@@ -75,31 +76,31 @@ def exchanged(change: Change, edit: Callable[..., Edit], those: Named, one: str,
 
 
 def shapes(module: Any) -> tuple[tuple[int, ...], ...]:
-    """Shapes of the parameters."""
+    """Shapes of a module's parameters."""
     return tuple(tuple(each.shape) for each in module.parameters())
 
 
 def in_each(edit: Callable[..., Edit], modules: Sequence[Any], one: str, other: str) -> Edit:
-    """Inside, two are exchanged in each of the modules."""
+    """Edit that exchanges two children or tensors in each of the modules."""
     return together(*(edit(module, one, other) for module in modules))
 
 
 def children_exchanged(module: Any, one: str, other: str) -> Edit:
-    """Inside, two children stand in each other's place."""
+    """Edit that exchanges two children of a module."""
     children = module._modules
     return replaced(module, "_modules", children | {one: children[other], other: children[one]})
 
 
 @contextmanager
 def tensors_exchanged(module: Any, one: str, other: str) -> Iterator[None]:
-    """Inside, two tensors have each other's numbers."""
+    """Context manager that exchanges the values of two parameters of a module."""
     a, b = module._parameters[one], module._parameters[other]
     with together(held(a, b.clone()), held(b, a.clone())):
         yield
 
 
 def turned(name: str, module: Any) -> Iterator[Proposal]:
-    """Mutations of a list, which begins with its second, or its last."""
+    """Mutations that rotate a list: it begins with its second entry, or with its last."""
     kind = "_parameters" if isinstance(module, torch.nn.ParameterList) else "_modules"
     those = getattr(module, kind)
     values = [*those.values()]
@@ -109,7 +110,7 @@ def turned(name: str, module: Any) -> Iterator[Proposal]:
 
 
 def twins(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of modules of one kind and size beside each other: one is called in the place of another, or two exchanged."""
+    """Mutations of modules of one kind and size beside each other: one is called in place of another, or two are exchanged."""
     found: dict[Any, list[tuple[str, Any]]] = {}
     for name, each in replay.module.named_modules():
         if name and shapes(each) and not name.rpartition(".")[2].isdigit():
@@ -123,6 +124,7 @@ def twins(replay: Replay) -> Iterator[Proposal]:
 
 @contextmanager
 def calls_exchanged(module: Any, other: Any) -> Iterator[None]:
-    """Inside, each is called where the other one is: what it is given, and gives, is still its own."""
+    """Context manager that exchanges the `forward` of two modules. Inputs and outputs are recorded for the module whose
+    `forward` runs."""
     with together(replaced(module, "forward", other.forward), replaced(other, "forward", module.forward)):
         yield

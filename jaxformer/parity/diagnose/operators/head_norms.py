@@ -1,4 +1,5 @@
-"""Mutations of norms of queries and keys: on the other side of the rotation, left out, or over other axes; and values too."""
+"""Mutations of norms of queries and keys: on the other side of the rotation, left out, over other axes, or applied to values
+too."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,34 +32,36 @@ ALL_HEADS = Change(
 )
 TOO = Change("head_norms.too", "applies {1} to it", "uses {0} as it is")
 NEAR = 1e-9
+"""Tolerance of lengths and entries that count as equal."""
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Norm(NamedTuple):
-    """A norm that is called once."""
+    """Norm that is called once, with its input `x` and its output `y`."""
 
     name: str
     x: torch.Tensor
     y: torch.Tensor
     forward: Function
     made: Any
-    """The operation, or the module."""
+    """Operation or module that computes the norm."""
     run: int = 0
 
 
 class Moved(NamedTuple):
-    """A norm, and the operation of the rotation's other side, behind a part of whose output it comes there."""
+    """Norm, and where it can move: to part `part` of the output of `op` in run `run`, on the rotation's other side."""
 
     norm: Norm
     op: Op
     run: int
     part: int
     side: str
-    """Where jax has it: 'behind' the rotation, or 'before' it."""
+    """Side on which jax has the norm: 'behind' the rotation (after it), or 'before' it."""
 
 
 def moves(replay: Replay) -> Iterator[Proposal]:
-    """Norms on the other side of the rotation, all together first, and then one alone; or the one whose input is compared."""
+    """Mutations that move norms to the other side of the rotation: the one whose input is compared, then all together, then by
+    name."""
     yield from its_input_rotated(replay)
     found = [*movable(replay)]
     for side in ("behind", "before"):
@@ -72,12 +75,12 @@ def moves(replay: Replay) -> Iterator[Proposal]:
 
 
 def by_name(those: list[Moved]) -> dict[str, list[Moved]]:
-    """Lists by the names of norms, starred."""
+    """Group by the norm's name, with `*` for numbers of layers."""
     return grouped(those, lambda each: starred(each.norm.name))
 
 
 def grouped(those: list[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
-    """Lists by a key, in their order."""
+    """Group by a key, in order."""
     found: dict[Any, list[Any]] = {}
     for each in those:
         found.setdefault(key(each), []).append(each)
@@ -85,7 +88,7 @@ def grouped(those: list[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]
 
 
 def its_input_rotated(replay: Replay) -> Iterator[Proposal]:
-    """Input of a norm, where jax has it rotated by then."""
+    """Mutation of a norm's input that is compared: jax rotates it before the norm."""
     site, listing = replay.place.site, Listing()
     if replay.place.part != "inputs" or not (module := norms(replay).get(str(site).removeprefix(f"{path_of(replay)}."))):
         return
@@ -99,7 +102,7 @@ def its_input_rotated(replay: Replay) -> Iterator[Proposal]:
 
 
 def in_order_of(x: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
-    """Vectors of the same lengths, in the same order of axes; None where they are others."""
+    """Return `output` in the order of axes of `x`, if its vectors have the lengths of those of `x`; None if not."""
     for each in (output, output.transpose(1, -2)):
         if each.shape == x.shape and torch.allclose(lengths(each), lengths(x), rtol=NEAR, atol=0):
             return each
@@ -107,7 +110,11 @@ def in_order_of(x: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
 
 
 def movable(replay: Replay) -> Iterator[Moved]:
-    """Every norm whose heads have the lengths of what another operation gives, and other numbers: that is their rotation."""
+    """Norms, each with an operation on the rotation's other side.
+
+    A rotation keeps the lengths of heads and changes their entries: the operation's output has the lengths of the norm's
+    output (the rotation comes after the norm) or of its input (before the norm).
+    """
     known = [*of_modules(replay)]
     runs = [(op, n, run) for op in replay.listed for n, run in enumerate(op.runs)]
     every = [((op, n, part), output) for op, n, run in runs for part, output in enumerate(parts(run.output))]
@@ -120,7 +127,7 @@ def movable(replay: Replay) -> Iterator[Moved]:
 
 
 def of_modules(replay: Replay) -> Iterator[Norm]:
-    """Norms that are modules."""
+    """Norms that are modules and called once."""
     calls: list[Norm] = []
     replay.array(together(*(watched(name, module, calls) for name, module in norms(replay).items())))
     yield from (each[0] for each in grouped(calls, lambda norm: norm.name).values() if len(each) == 1)
@@ -128,7 +135,7 @@ def of_modules(replay: Replay) -> Iterator[Norm]:
 
 @contextmanager
 def watched(name: str, module: Any, calls: list[Norm]) -> Iterator[None]:
-    """Inside, the calls of a module are noted."""
+    """Context manager that adds the calls of a module to `calls`."""
     forward = module.forward
 
     def noted(*args: Any, **kwargs: Any) -> Any:
@@ -142,7 +149,7 @@ def watched(name: str, module: Any, calls: list[Norm]) -> Iterator[None]:
 
 
 def of_functions(replay: Replay, known: list[Norm]) -> Iterator[Norm]:
-    """Norms that code computes by a function of torch's."""
+    """Norms that code computes by a function of torch's, without those `known`."""
     for op in replay.listed:
         for n, run in enumerate(op.runs if op.name in NORMALIZED else ()):
             x, *others = run.args
@@ -157,7 +164,7 @@ def applied(function: Callable[..., Any], others: list[Any], kwargs: dict[str, A
 
 
 def elsewhere(those: list[Moved]) -> Edit:
-    """Inside, norms are left out in their places, and come behind other operations."""
+    """Edit that leaves norms out of their places, and applies them to the outputs of other operations."""
     behind: dict[Place, dict[int, dict[int, Function]]] = {}
     for each in those:
         behind.setdefault(each.op.place, {}).setdefault(each.run, {})[each.part] = each.norm.forward
@@ -169,7 +176,7 @@ def elsewhere(those: list[Moved]) -> Edit:
 
 
 def moved(out: set[int], behind: dict[int, dict[int, Function]], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Leave a norm out in some runs, and put norms behind parts of the output in others."""
+    """Compute an operation: leave it out in the runs `out`, and apply norms to parts of its output in the runs of `behind`."""
     if n in out:
         return args[0]
     output = function(*args, **kwargs)
@@ -177,18 +184,18 @@ def moved(out: set[int], behind: dict[int, dict[int, Function]], function: Any, 
 
 
 def is_like(output: torch.Tensor, y: torch.Tensor) -> bool:
-    """True for as many heads of that width."""
+    """True if an output has as many entries as `y`, in heads of the same width."""
     return output.is_floating_point() and output.numel() == y.numel() and output.shape[-1:] == y.shape[-1:]
 
 
 def lengths(x: torch.Tensor) -> torch.Tensor:
-    """Squares of the lengths of vectors."""
+    """Squared lengths of the vectors along the last axis."""
     return x.square().sum(-1)
 
 
 def is_rotated(output: torch.Tensor, x: torch.Tensor) -> bool:
-    """True if two arrays have vectors of the same lengths, in whatever order, and other numbers, not only in another order or
-    with other signs, as two halves that were exchanged."""
+    """True if two arrays have vectors of the same lengths, in any order, but other entries. Entries that differ in order or
+    sign alone, as of exchanged halves, are no rotation."""
 
     def alike(*both: torch.Tensor) -> bool:
         one, other = (each.flatten().sort().values for each in both)
@@ -198,7 +205,8 @@ def is_rotated(output: torch.Tensor, x: torch.Tensor) -> bool:
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of all norms of one kind that stand beside each other, in every layer."""
+    """Mutations of all norms of one kind beside each other, in every layer: left out, over other axes, or applied to other
+    arrays too."""
     kinds = grouped([*of_modules(replay)], lambda norm: (type(norm.made), starred(parent(norm.name))))
     for those in kinds.values():
         same_name = grouped(those, lambda norm: starred(norm.name))
@@ -214,12 +222,13 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 
 def left_out(norms: list[Norm]) -> Edit:
-    """Inside, each gives what it is given."""
+    """Edit in which each norm returns its input."""
     return together(*(replaced(norm.made, "forward", its_input) for norm in norms))
 
 
 def over_others(replay: Replay, those: list[Norm], names: tuple[str, ...]) -> Iterator[Proposal]:
-    """Norms over parts of what they normalise, as over each head of the whole width; or over two axes, as over all heads."""
+    """Mutations of what norms normalise together: each head in place of the full width, or all heads (two axes) in place of
+    each."""
     if not all(map(is_known, those)):
         return
     args = {"names": names, "own": those[0].x.shape[-1]}
@@ -233,19 +242,20 @@ def over_others(replay: Replay, those: list[Norm], names: tuple[str, ...]) -> It
 
 
 def is_known(norm: Norm) -> bool:
-    """True if it is the formula, and its weight fits the last axis, as that of a norm of channels in front does not."""
+    """True if `formula` gives the norm's output, and its weight fits the last axis: that of a norm over channels in front does
+    not."""
     weight = getattr(norm.made, "weight", None)
     fits = weight is None or weight.shape == norm.x.shape[-1:]
     return fits and is_near(formula(norm, None, (-1,), norm.x), norm.y)
 
 
 def all_over(norms: list[Norm], width: int | None, axes: tuple[int, ...]) -> Edit:
-    """Inside, all of them normalise so many units of the last axis, or all, and over these axes."""
+    """Edit in which norms go over these axes, with the last axis split into groups of `width` units (None: not split)."""
     return together(*(replaced(norm.made, "forward", partial(formula, norm, width, axes)) for norm in norms))
 
 
 def formula(norm: Norm, width: int | None, axes: tuple[int, ...], x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Compute RMSNorm or LayerNorm with the module's weights."""
+    """Compute RMSNorm or LayerNorm with the module's weights, over these axes and groups of `width` units."""
     units, held = x.unflatten(-1, (-1, width)) if width else x, vars(norm.made)
     if is_near(norm.forward(norm.x + 1), norm.y):
         units = units - units.mean(axes, keepdim=True)
@@ -261,7 +271,7 @@ def is_near(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def of_others(replay: Replay, norm: Norm) -> Iterator[Proposal]:
-    """Outputs of other children that go through it too, as values through the norm of keys."""
+    """Mutations that apply a norm to outputs of other children too, as the norm of keys to values."""
     for site, x in given_by(replay).items():
         if x.shape == norm.x.shape and not same(x, norm.x) and not same(x, norm.y):
             names = name_of(replay, site), norm.name

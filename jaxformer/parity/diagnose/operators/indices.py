@@ -1,4 +1,4 @@
-"""Mutations of whole numbers that torch's code computes with: rows that are looked up, roundings, and 64 bits for 32."""
+"""Mutations of integers in torch's code: rows that are looked up, positions, roundings, and overflow of 32 bits."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -49,7 +49,8 @@ def proposals(op: Op) -> Iterator[Proposal]:
 
 
 def lookup(op: Op) -> tuple[int, int] | None:
-    """The argument that has the ids of `table[ids]`, an embedding or `index_select`, and the number of the table's rows."""
+    """Position of the ids among the arguments of `table[ids]`, an embedding or `index_select`, and the table's number of rows;
+    None for other operations."""
     first, second, third = (*op.args, None, None, None)[:3]
     if op.name == "embedding" and is_whole(first):
         return 0, len(second)
@@ -60,30 +61,30 @@ def lookup(op: Op) -> tuple[int, int] | None:
 
 
 def ids_of(index: Any) -> Any:
-    """The ids of an index: the first of several, if no other one has ids too."""
+    """Ids of an index: its first entry; the whole index where another entry has ids too."""
     first, *others = index if isinstance(index, tuple) and index else (index,)
     return index if any(map(is_whole, others)) else first
 
 
 def with_ids(ids: torch.Tensor, index: Any) -> Any:
-    """The index with other ids."""
+    """Return the index with other ids."""
     return (ids, *index[1:]) if isinstance(index, tuple) else ids
 
 
 def makes_floats(op: Op) -> bool:
-    """True if it makes floats of whole numbers."""
+    """True if an operation converts integers to floats of the same shape."""
     x: Any = next(iter(op.args), None)
     floats = isinstance(op.output, torch.Tensor) and op.output.is_floating_point()
     return floats and is_whole(x) and x.shape == op.output.shape
 
 
 def is_whole(x: Any) -> bool:
-    """True for a tensor of several whole numbers."""
+    """True for a tensor of several integers."""
     return isinstance(x, torch.Tensor) and x.dtype in (torch.int64, torch.int32) and x.numel() > 1
 
 
 def roundings(operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations of what makes whole numbers of floats."""
+    """Mutations of how floats are rounded to integers."""
     for op in operations:
         x: Any = next(iter(op.args), None)
         if is_whole(op.output) and isinstance(x, torch.Tensor) and x.is_floating_point():
@@ -96,11 +97,11 @@ TYPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "int32": lambda x: x.to(torch.int32).to(torch.int64),
     "uint32": lambda x: x & (2**32 - 1),
 }
-"""The last 32 bits, with a sign and without one."""
+"""Functions that keep the last 32 bits, signed and unsigned."""
 
 
 def overflows(operations: list[Op]) -> Iterator[Proposal]:
-    """Overflow of all whole numbers that are too large."""
+    """Mutations in which all integers beyond int32 overflow."""
     large = too_large(operations)
     for name, narrow in TYPES.items() if large else ():
         rewritten = {op.place: lambda f, a, k, n, narrow=narrow: narrow(f(*a, **k)) for op in large}
@@ -108,7 +109,8 @@ def overflows(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def whole_numbers_beyond(reference: Reference) -> str:
-    """'; torch computes `ids * 1000003` (hash.py:8): up to 4.9e+10, too large for int32 ...', or ''."""
+    """Message on integers beyond int32 in torch's code, or ''. It reads '; torch computes `ids * 1000003` (hash.py:8): up to
+    4.9e+10, too large for int32 ...'."""
     replay = replay_of(reference, CALL, ArrayKey(CALL, "output", 0), frozenset(), reference.output)
     if not (large := too_large(replay.listed if replay else [])):
         return ""
@@ -117,17 +119,17 @@ def whole_numbers_beyond(reference: Reference) -> str:
 
 
 def label(large: list[Op]) -> str:
-    """The first operation, and how many more there are."""
+    """Label of the first operation, with the number of the others."""
     return large[0].target.label + (f" and {len(large) - 1} more" if len(large) > 1 else "")
 
 
 def too_large(operations: list[Op]) -> list[Op]:
-    """Operations with whole numbers beyond int32."""
+    """Operations with integers beyond int32."""
     return [op for op in operations if largest(op) > torch.iinfo(torch.int32).max]
 
 
 def largest(op: Op) -> int:
-    """The size of the largest whole number that an operation gives; 0 where it gives none."""
+    """Largest absolute value in the int64 outputs of an operation; 0 if it has none."""
     outputs = [run.output for run in op.runs]
     whole = [x for x in outputs if isinstance(x, torch.Tensor) and x.dtype == torch.int64 and x.numel()]
     return max((int(x.double().abs().max()) for x in whole), default=0)

@@ -1,4 +1,4 @@
-"""Mutations of lists of layers, their order and their weights, and of what a module's children give."""
+"""Mutations of lists of layers (their order, shared weights), and of the outputs of a module's children."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -31,7 +31,7 @@ ORDER = Change(
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Weights of one layer in all, then other orders, list by list."""
+    """Mutations of each list of layers: the weights of one layer in all, then other orders."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for name, module in replay.module.named_modules():
         if isinstance(module, LISTS) and 1 < len(module) <= MOST_LAYERS:
@@ -49,7 +49,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 
 def orders(n: int) -> Iterator[tuple[dict[str, Any], list[int]]]:
-    """Which of `n` layers run, with the words' arguments."""
+    """Other orders of `n` layers, as pairs of the arguments of their words and the order."""
     every = [*range(n)]
     yield {"how": "reversed"}, every[::-1]
     yield {"how": "only_first"}, [0] * n
@@ -76,7 +76,8 @@ BEHIND = Change("children.behind", "applies {module} to it too", "gives this arr
 
 
 def children(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of the children that jax does not call, then of those that it calls too."""
+    """Mutations of the children that jax does not call, then of those that it calls too: left out, rows of lookups, outputs
+    exchanged or replaced, positions reversed; and of a module that is applied to the array too."""
     yield from left_out(replay)
     tensors, give = given_by(replay), replay.given_outputs
     names = {site: name_of(replay, site) for site in tensors}
@@ -97,7 +98,7 @@ def children(replay: Replay) -> Iterator[Proposal]:
 
 
 def left_out(replay: Replay) -> Iterator[Proposal]:
-    """Children that jax does not call, left out."""
+    """Mutations that leave out a child that jax does not call."""
     called = {site.path for site in replay.given}
     for name, module in replay.module.named_children():
         if full_path(replay, name) not in called:
@@ -105,7 +106,7 @@ def left_out(replay: Replay) -> Iterator[Proposal]:
 
 
 def other_rows(replay: Replay, site: Site, given: torch.Tensor) -> Iterator[Proposal]:
-    """Other rows of a table in which a child looks them up."""
+    """Mutations of the rows that a child looks up in its table."""
     table, ids = getattr(replay.model.get_submodule(site.path), "weight", None), replay.inputs.get(site)
     if not isinstance(table, torch.Tensor) or table.ndim != 2 or ids is None or ids.is_floating_point() or not ids.numel():
         return
@@ -120,7 +121,7 @@ def other_rows(replay: Replay, site: Site, given: torch.Tensor) -> Iterator[Prop
 
 
 def backwards(replay: Replay, tensors: dict[Site, torch.Tensor]) -> Iterator[Proposal]:
-    """Positions of `B T ...` in the other order, as of a loop that runs backwards."""
+    """Mutation that reverses the positions of `B T ...`, as a loop that runs backwards does."""
     length = replay.wanted.shape[1] if replay.wanted.ndim > 2 else 0
     along = {site: x.flip(1) for site, x in tensors.items() if x.ndim > 2 and x.shape[1] == length > 1}
     if along:
@@ -129,7 +130,8 @@ def backwards(replay: Replay, tensors: dict[Site, torch.Tensor]) -> Iterator[Pro
 
 
 def behind(replay: Replay) -> Iterator[Proposal]:
-    """One of the modules inside, or beside, behind the array."""
+    """Mutations that apply one more module to the array: a child of the replayed module, a child of such a child, or one
+    beside the module that makes the array."""
     beside, own = parent(replay.place.site.path), path_of(replay)
     for name, module in replay.model.named_modules():
         inner = own == parent(parent(name)) and any(True for _ in module.parameters()) and not any(module.children())

@@ -1,4 +1,4 @@
-"""Mutations of loops over positions: what a step reads of the step before, and which end the loop begins at."""
+"""Mutations of loops over positions: what a step reads of the step before, and at which end the loop begins."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.trace import Compute, Op, Rewrite
 
 FEWEST = 3
-"""Steps of a loop."""
+"""Least number of steps of a loop."""
 JOINED = ("stack", "cat", "concat")
 BACKWARDS = Change("loops.backwards", "from the last to the first", torch="takes its {steps} steps from the first to the last")
 STEP_BEFORE = Change("loops.step_before", "reads its {operand} operand one step late (of the step before)", reroutes=True)
@@ -25,7 +25,8 @@ CLEARED = Change(
 
 
 def proposals(operations: list[Op]) -> Iterator[Proposal]:
-    """The plain ones first. An operation of several modules, one behind the other, is no step: these hand no state on."""
+    """Mutations of loops, the plain ones first. An operation that several modules run in turn is no step of a loop: they hand
+    no state on."""
     yield from backwards(operations)
     looped = [op for op in operations if len(op.runs) >= FEWEST and is_real(op)]
     steps = [op for op in looped if len({run.module for run in op.runs}) == 1]
@@ -39,7 +40,7 @@ def proposals(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def begun_again(op: Op) -> Iterator[Proposal]:
-    """A state that begins with 0 begins with it again after every so many steps, as of chunks that hand nothing on."""
+    """Mutations that reset a state, 0 at first, after every few steps, as in code that hands no state from chunk to chunk."""
     steps = len(op.runs)
     for i, (operand, x) in enumerate(zip(ORDINALS, op.args, strict=False)):
         if isinstance(x, torch.Tensor) and x.ndim and not x.any() and varies(op, i):
@@ -48,18 +49,18 @@ def begun_again(op: Op) -> Iterator[Proposal]:
 
 
 def varies(op: Op, i: int) -> bool:
-    """True if an operand has other numbers in a later run than in the first."""
+    """True if operand `i` has other numbers in a later run than in the first."""
     x, others = op.args[i], [run.args[i] for run in op.runs if len(run.args) > i]
     return any(isinstance(other, torch.Tensor) and other.shape == x.shape and not torch.equal(other, x) for other in others)
 
 
 def cleared(i: int, every: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The function of 0 in some of its steps."""
+    """Compute the function with operand `i` set to 0 in every `every`-th step."""
     return function(*args, **kwargs) if n % every else with_operand(i, torch.zeros_like, function, args, kwargs, n)
 
 
 def one_behind(i: int) -> Compute:
-    """The function of what it was given a step before; of zeros in the first step."""
+    """Return a `Compute` that reads operand `i` of the step before; zeros in the first step."""
     last: list[torch.Tensor] = []
 
     def compute(function: Any, args: Any, kwargs: Any, n: int) -> Any:
@@ -71,7 +72,8 @@ def one_behind(i: int) -> Compute:
 
 
 def backwards(operations: list[Op]) -> Iterator[Proposal]:
-    """Steps from the last position to the first: what is read by the step's number, and what is put together of all steps."""
+    """Mutations in which a loop runs from the last position to the first. Each step reads the entry at its number from the
+    end, and the joined outputs of all steps are reversed."""
     read: dict[int, dict[Any, Compute]] = defaultdict(dict)
     for op in operations:
         if is_counted(op) and len(op.runs) >= FEWEST:
@@ -85,16 +87,16 @@ def backwards(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def is_counted(op: Op) -> bool:
-    """True if each step reads an entry by the step's number."""
+    """True if step n of the operation reads entry n."""
     read = [[each for each in indices(run.args[1]) if type(each) is int] for run in op.runs] if op.name == "getitem" else []
     return bool(read) and read == [[n] for n in range(len(read))]
 
 
 def indices(index: Any) -> tuple[Any, ...]:
-    """What stands in brackets."""
+    """Entries of an index, as a tuple."""
     return index if isinstance(index, tuple) else (index,)
 
 
 def from_end(steps: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The entry of another step."""
+    """Read entry `steps - 1 - n` in place of entry n."""
     return function(args[0], tuple(steps - 1 - each if type(each) is int else each for each in indices(args[1])), **kwargs)

@@ -1,4 +1,4 @@
-"""Losses: one number, which many mutations of torch's code can give. So a mutation has to give jax's gradients too."""
+"""Mutations of losses. A loss is one number, which many mutations give: a candidate has to give jax's gradients too."""
 
 import inspect
 from collections.abc import Iterator
@@ -43,13 +43,13 @@ Z_LOSS = Change(
     },
 )
 NEAR = 1e-9
-"""relL2 of gradients that count as the same."""
+"""Tolerance (relL2) of gradients that count as equal."""
 MOST_ROWS = 64
 
 
 def is_certain(replay: Replay, proposal: Proposal, *, solved: bool) -> bool:
-    """True for more than a number that fits: where torch's array is one number, it has to give jax's gradients; where there
-    are none, nothing may have been solved for."""
+    """True if a proposal that gives jax's array is certain. Where the array is one number, it has to give jax's gradients too;
+    without gradients, it may have no free parameter that was solved for."""
     if replay.wanted.size > 1:
         return True
     if not replay.jax_gradients:
@@ -63,7 +63,7 @@ def is_certain(replay: Replay, proposal: Proposal, *, solved: bool) -> bool:
 
 
 def gradients(replay: Replay, proposal: Proposal | None, names: list[str]) -> tuple[Any, ...]:
-    """torch's gradients of these parameters, with a mutation."""
+    """Compute torch's gradients of the parameters `names`, with a mutation if there is one."""
     parameters = dict(replay.model.named_parameters())
     wanted = [parameters[name] for name in names]
     with running(), torch.enable_grad():
@@ -79,18 +79,18 @@ def gradients(replay: Replay, proposal: Proposal | None, names: list[str]) -> tu
 
 
 class Loss(NamedTuple):
-    """A call of torch's cross-entropy, or of nll_loss."""
+    """Call of torch's `cross_entropy` or `nll_loss`."""
 
     given: dict[str, Any]
-    """Its arguments, all of them by name."""
+    """All arguments by name."""
     valid: Any
-    """Which targets are not ignored: all, where they are probabilities."""
+    """Mask, True where a target is not ignored; all True where targets are probabilities."""
     shares: Any
-    """What torch's mean divides by, target by target: the weights of their classes, or 1."""
+    """Share of each target in the divisor of torch's mean: the weight of its class, or 1; 0 for an ignored target."""
 
     @classmethod
     def of(cls, op: Op) -> "Loss":
-        """The arguments, with torch's defaults."""
+        """Bind the arguments of a call, with torch's defaults."""
         bound = inspect.signature(op.function).bind(*op.args, **op.kwargs)
         bound.apply_defaults()
         logits, targets, weight, ignored = (bound.arguments[name] for name in ("input", "target", "weight", "ignore_index"))
@@ -104,13 +104,13 @@ class Loss(NamedTuple):
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Other averages, smoothings and masks of cross-entropy."""
+    """Mutations of cross-entropy: other averages, no class weights, other smoothings of labels, a z-loss."""
     for op in replay.listed if replay.wanted.size <= 1 else ():
         if op.function not in (functional.cross_entropy, functional.nll_loss):
             continue
         loss = Loss.of(op)
         if loss.given["size_average"] is not None or loss.given["reduce"] is not None:
-            continue  # torch's old ways to say how it is averaged
+            continue  # deprecated arguments in place of `reduction`
         if loss.given["reduction"] != "none":
             yield from averages(op, loss)
         if loss.given["weight"] is not None:
@@ -121,7 +121,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 
 def averages(op: Op, loss: Loss) -> Iterator[Proposal]:
-    """Other divisors of the sum of the losses."""
+    """Mutations of the divisor of the summed losses."""
     n, count, total = loss.valid.numel(), int(loss.valid.sum()), float(loss.shares.sum())
     valid, weights = ("counted", "counted weights") if count < n else ("targets", "weights")
     is_weighted = loss.given["weight"] is not None and not loss.given["target"].is_floating_point()
@@ -141,7 +141,7 @@ def averages(op: Op, loss: Loss) -> Iterator[Proposal]:
 
 
 def smoothings(op: Op, loss: Loss) -> Iterator[Proposal]:
-    """Other smoothings of labels."""
+    """Mutations of label smoothing."""
     smoothing, classes = loss.given["label_smoothing"], loss.given["input"].shape[class_axis(loss.given["input"])]
     if smoothing:
         yield op.instead(UNSMOOTHED, partial(otherwise, {"label_smoothing": 0.0}))
@@ -152,35 +152,35 @@ def smoothings(op: Op, loss: Loss) -> Iterator[Proposal]:
 
 
 def z_losses(op: Op, loss: Loss) -> Iterator[Proposal]:
-    """A z-loss beside it, of the targets that count or of all."""
+    """Mutations that add a z-loss, over the targets that are not ignored or over all."""
     for how, counted in {"counted": loss.valid, "all": torch.ones_like(loss.valid)}.items():
         if how == "counted" or not loss.valid.all():
             yield op.solving(Z_LOSS, Free(0.0, sure=True), partial(partial, with_z_loss, counted), how=how)
 
 
 def class_axis(logits: Any) -> int:
-    """The axis of the classes."""
+    """Axis of the classes."""
     return min(1, logits.ndim - 1)
 
 
 def otherwise(others: dict[str, Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The loss with other arguments."""
+    """Compute the loss with other arguments."""
     return function(**named(function, args, kwargs) | others)
 
 
 def divided(divisor: float, *call: Any) -> Any:
-    """The sum of the losses of all targets by a number."""
+    """Compute the sum of the losses of all targets, divided by a number."""
     return otherwise({"reduction": "none"}, *call).sum() / divisor
 
 
 def by_rows(shares: Any, rows: int, *call: Any) -> Any:
-    """The mean of the means of rows."""
+    """Compute the mean of each of `rows` rows, and the mean of these."""
     found = otherwise({"reduction": "none"}, *call)
     return (found.reshape(rows, -1).sum(1) / shares.reshape(rows, -1).sum(1)).mean()
 
 
 def with_z_loss(counted: Any, weight: float, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The loss, and the mean of logsumexp squared."""
+    """Compute the loss plus `weight` times the mean squared logsumexp of the `counted` targets."""
     logits = named(function, args, kwargs)["input"]
     squares = torch.logsumexp(logits, class_axis(logits)).square()
     return function(*args, **kwargs) + weight * (squares * counted).sum() / counted.sum()

@@ -1,4 +1,4 @@
-"""Mutations of how many keys each row of a padding mask has, solved for row by row: lengths that are counted otherwise."""
+"""Mutations of the length of each row in a padding mask, solved for row by row."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,13 +13,17 @@ from jaxformer.parity.diagnose.trace import Op
 from jaxformer.parity.trace.call_records import arrays_in
 
 FURTHEST, FEWEST, SHOWN = 12, 5, 3
-"""Keys by which a row may be longer or shorter; keys of a mask; rows that are named."""
+"""Largest number of keys by which a row's length changes; fewest keys of a mask; most rows that the words name."""
 Masks = Callable[[torch.Tensor], Edit]
-"""Edit, torch has this mask."""
+"""masks(mask) -> the edit that gives torch this mask."""
 
 
 def said(args: dict[str, Any]) -> str:
-    """Words for other lengths: by how many keys, where that is the same for all rows, or of each; in either sense of a mask."""
+    """Words for other lengths of rows.
+
+    They give the difference in keys if it is the same in all rows, and the rows' own lengths if not. 'true at' holds for masks
+    of visible keys and of hidden ones.
+    """
     several, most = [*zip(args["was"], args["keys"], strict=True)], args["most"]
     for by in {now - was for was, now in several if now != was}:
         if all(now == max(min(was + by, most), 0) for was, now in several):
@@ -35,7 +39,7 @@ MADE = Change("mask_rows.made", said)
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Each mask that hides keys of rows of the array, once, where it comes first."""
+    """Mutations of each distinct mask that hides keys by the array's rows, where it appears first."""
     jax, seen = replay.compared.get(replay.place), list[torch.Tensor]()
     rows = jax.shape[0] if jax is not None and jax.ndim else 0
     for i, array in enumerate(arrays_in(replay.arguments)):
@@ -48,13 +52,16 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 
 def made(op: Op, mask: torch.Tensor) -> Edit:
-    """Edit, an operation makes this mask."""
+    """Edit in which an operation gives this mask."""
     return op.rewrite(partial(constant, mask))
 
 
 def is_of_rows(mask: torch.Tensor, rows: int) -> bool:
-    """True for lengths of rows, the same for every query: each begins, or each ends, with the keys that it has. Among few keys
-    any booleans look like this; a square has a row for each query."""
+    """True if a mask stands for lengths of rows.
+
+    Every query has the same keys, and the visible keys are at the beginning of each row, or at the end of each. Masks of few
+    keys are excluded, since any booleans look like this there; so are squares, which have a row for each query.
+    """
     keep = kept_keys(mask)
     alike = keep.reshape(len(keep), -1, keep.shape[-1])
     if len(keep) != rows or rows < 2 or keep.shape[-1] < FEWEST or keep.all() or not (alike == alike[:, :1]).all():
@@ -66,7 +73,7 @@ def is_of_rows(mask: torch.Tensor, rows: int) -> bool:
 
 
 def other_lengths(change: Change, target: Any, mask: torch.Tensor, edit: Masks) -> Proposal:
-    """Other numbers of keys in the rows of a mask."""
+    """Propose other lengths for the rows of a mask, to be chosen row by row."""
     keep = kept_keys(mask)
     flat = keep.reshape(len(keep), -1, keep.shape[-1])[:, 0]
     furthest = min(FURTHEST, flat.shape[-1])
@@ -91,5 +98,5 @@ def other_lengths(change: Change, target: Any, mask: torch.Tensor, edit: Masks) 
 
 
 def longer(keep: torch.Tensor, by: int) -> torch.Tensor:
-    """Rows that begin with the keys that they have, with so many more, or fewer."""
+    """Rows of visible keys at the beginning, `by` keys longer, or shorter if negative."""
     return torch.arange(keep.shape[-1]) < keep.sum(-1, keepdim=True) + by

@@ -1,4 +1,4 @@
-"""Mutations of masks: those that a call is given, those that it makes, and none where there could be one."""
+"""Mutations of masks: those that a call is given, those that it makes, and masks where torch has none."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -16,11 +16,11 @@ from jaxformer.parity.numerics.float_masks import allowed, fillers, kind_of
 from jaxformer.parity.trace.call_records import arrays_in
 
 LOW = -1e4
-"""Scores below this are hidden."""
+"""Scores below this count as masked."""
 MOST_KEYS = 33
-"""Keys in windows that are tried where torch has none."""
+"""Sliding windows of fewer keys than this are tried where torch has none."""
 Others = Iterable[tuple[str, Mapping[str, int | str], torch.Tensor]]
-"""Masks, True where a key is seen, with which of `OTHERS` they are and its arguments."""
+"""Key of `OTHERS`, arguments of its words, and the mask: True where a key is seen."""
 OTHERS = {
     "left_out": "does not apply it",
     "inverted": "applies it inverted",
@@ -53,17 +53,17 @@ EMPTY = {
     "alike": "; where no key is left, it attends to all alike",
     "nan": "; where no key is left, it gives NaN",
 }
-"""What a row without keys gives, by the argument `empty`."""
+"""Words for what a row without keys gives, by the argument `empty`."""
 GIVES, MAKES = "applies the mask that it is given", "applies the mask of {0}"
 
 
 def said(args: dict[str, Any]) -> str:
-    """Words for another mask."""
+    """Words for jax's mask."""
     return OTHERS["gap" if args.get("keys", 1) < 1 else args["how"]] + EMPTY[args["empty"]]
 
 
 def makes(args: dict[str, Any]) -> str:
-    """Words for a mask that is made, or for none, where jax has one."""
+    """Words for a mask that torch's code makes, or for none, where jax has one."""
     return "does not mask in {0}" if args.get("none") else MAKES
 
 
@@ -75,7 +75,8 @@ SINK = Change("masks.sink", "leaves out the last column, the sink")
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Each mask once, where it comes first; then where masks are added, made and missing."""
+    """Mutations of each distinct mask, where it appears first; then of masks that are added with a bias, of attention without
+    a mask or with its kernel's, and of masks before the softmax."""
     seen: list[torch.Tensor] = []
     for i, array in enumerate(arrays_in(replay.arguments)):
         if is_new_mask(array, seen):
@@ -97,7 +98,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 def otherwise(
     mask: torch.Tensor, others: Others, changes: tuple[Change, Change]
 ) -> Iterator[tuple[Change, dict[str, Any], torch.Tensor]]:
-    """Masks of the type of one, and those that give something else in rows that had keys and have none."""
+    """Masks of the type of `mask`; where a row that had keys has none left, also masks that give equal weights or NaN there."""
     had_keys = kept_keys(mask).any(-1, keepdim=True)
     for how, args, keep in others:
         yield changes[how == "left_out"], {"how": how, **args, "empty": ""}, as_mask(mask, keep)
@@ -112,7 +113,7 @@ def otherwise(
 
 
 def behind_softmax(operations: list[Op]) -> Iterator[Proposal]:
-    """Weights that are 0 behind the softmax, of all scores, where scores are hidden before it."""
+    """Mutations that set weights to 0 after a softmax of all scores, in place of masking scores before it."""
     softmaxes = [op for op in operations if op.name == "softmax"]
     for mask in operations:
         scores: Any = next(iter(mask.args), None)
@@ -125,7 +126,7 @@ def behind_softmax(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def within(op: Op) -> Iterator[Proposal]:
-    """Attention without a mask, or with one that its kernel makes."""
+    """Mutations of attention without a mask, or with one that its kernel makes (`is_causal`)."""
     if op.name == FUSED and (given := named(op.function, op.args, op.kwargs)).get("attn_mask") is None:
         rows, keys = given["query"].shape[-2], given["key"].shape[-2]
         causal = torch.ones(rows, keys, dtype=torch.bool).tril()
@@ -146,40 +147,40 @@ def within(op: Op) -> Iterator[Proposal]:
 
 
 def weights_without(hidden: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Weights that are 0 where hidden, the others as they are."""
+    """Compute weights, and set those of hidden keys to 0; the others stay as they are."""
     return function(*args, **kwargs).masked_fill(hidden, 0.0)
 
 
 def without_keys(hidden: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute a softmax over the other keys."""
+    """Compute a softmax over the keys that are not hidden."""
     return function(args[0].masked_fill(hidden, -torch.inf), *args[1:], **kwargs)
 
 
 def under(mask: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute fused attention under another mask."""
+    """Compute fused attention with another mask."""
     return function(**(named(function, args, kwargs) | {"attn_mask": mask, "is_causal": False}))
 
 
 def constant(mask: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute nothing."""
+    """Return the mask, whatever the operation is given."""
     return mask
 
 
 def mask_alone(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute 0 wherever a key is seen."""
+    """Compute a mask without its bias: 0 wherever a key is seen."""
     array = function(*args, **kwargs)
     return torch.where(torch.from_numpy(np.asarray(fillers(array.numpy(), infinite=True))), array, 0.0)
 
 
 def adds_more(array: Any) -> bool:
-    """True if it hides keys, and adds other numbers where they are seen."""
+    """True if an array hides keys, and adds other numbers than 0 where they are seen (a bias)."""
     is_float = isinstance(array, torch.Tensor) and array.is_floating_point()
     hidden = fillers(array.numpy(), infinite=True) if is_float else None
     return hidden is not None and bool(array.numpy()[~hidden].any())
 
 
 def is_new_mask(array: Any, seen: list[torch.Tensor]) -> bool:
-    """True if it hides keys, and none of `seen` does the same; it is seen then."""
+    """True if an array is a mask that hides other keys than those of `seen`; its keys are then added to `seen`."""
     if not isinstance(array, torch.Tensor) or array.ndim < 2 or array.shape[-1] < 2:
         return False
     if array.dtype != torch.bool and not (array.is_floating_point() and kind_of(array.numpy()) in ("added", "zeros")):
@@ -192,7 +193,7 @@ def is_new_mask(array: Any, seen: list[torch.Tensor]) -> bool:
 
 
 def is_of_keys(array: Any) -> bool:
-    """True for booleans that hide the same keys from every query, of an axis of one."""
+    """True for booleans `... 1 S`, which hide the same keys from every query."""
     return (
         isinstance(array, torch.Tensor)
         and array.dtype == torch.bool
@@ -202,17 +203,17 @@ def is_of_keys(array: Any) -> bool:
 
 
 def exchanged(mask: torch.Tensor) -> Others:
-    """A mask of queries for that of keys."""
+    """Mask with queries and keys exchanged."""
     yield "exchanged", {}, mask.mT
 
 
 def kept_keys(mask: torch.Tensor) -> torch.Tensor:
-    """True where a mask keeps."""
+    """Boolean mask, True where a mask keeps a key; booleans are taken as they are."""
     return torch.from_numpy(np.asarray(allowed(mask.numpy()) if mask.is_floating_point() else mask.numpy()))
 
 
 def as_mask(like: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-    """Mask of the same type, where that fits."""
+    """Mask of the type of `like`: booleans, or 0 and the lowest number of `like` (-inf if none is negative)."""
     if not like.is_floating_point():
         return keep
     lowest = like.min() if like.min() < 0 else torch.tensor(-torch.inf, dtype=torch.float64)
@@ -220,7 +221,8 @@ def as_mask(like: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
 
 
 def masks_instead(array: torch.Tensor) -> Others:
-    """Masks in the place of one; without it first, whether booleans are true where a key is seen, or where it is hidden."""
+    """Masks to try in place of one. The first leave it out, in both senses: booleans may be True where a key is seen, or where
+    it is hidden."""
     keep = kept_keys(array)
     if array.dtype == torch.bool:
         yield "left_out", {"true": "hidden"}, torch.zeros_like(keep)
@@ -242,7 +244,8 @@ def masks_instead(array: torch.Tensor) -> Others:
 
 
 def windows(keep: torch.Tensor) -> Others:
-    """Masks instead of one of valid keys in a window around each query: other windows, and other keys."""
+    """Masks to try in place of one that shows the valid keys in a sliding window around each query (causal ones included):
+    other windows, and other keys."""
     (rows, length), keys = keep.shape[-2:], keep.any(-2, keepdim=True)
     apart = torch.arange(rows)[:, None] - torch.arange(length)
     seen = apart[keep.reshape(-1, rows, length).any(0)]

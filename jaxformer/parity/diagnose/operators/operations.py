@@ -1,4 +1,5 @@
-"""Mutations of one operation: another function, operands exchanged or left out, done twice, an output that is shifted."""
+"""Mutations of one operation: another function, left out, applied twice, operands exchanged or centered, an output in another
+order or shifted."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Compute, Op, same
 
 JOINING = {"add", "mul", "sub", "div", "truediv", "maximum", "minimum", "and", "or", "logical_and", "logical_or"}
-"""Operations of two tensors, entry by entry."""
+"""Elementwise operations of two tensors."""
 COPYING = ("clone", "contiguous", "to", "detach", "float")
 SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "where", "pow"}
 POOLED = ("getitem", "mean", "sum", "select", "amax")
@@ -138,7 +139,7 @@ SHIFTED = Change(
 
 
 def replacements(op: Op) -> Iterator[Proposal]:
-    """Another function of the same kind."""
+    """Mutations that compute another function of the same kind."""
     name = op.name
     yield from activations(op)
     if name in CONTRARY:
@@ -167,7 +168,8 @@ def replacements(op: Op) -> Iterator[Proposal]:
 
 
 def activations(op: Op) -> Iterator[Proposal]:
-    """Another activation or exponential, but what gives 0 everywhere, or its operand: that is told by what is left out."""
+    """Mutations that compute another activation or exponential. Those that give 0 everywhere, or their operand, are skipped:
+    mutations that leave something out cover these."""
     own = "gelu_tanh" if op.kwargs.get("approximate") == "tanh" else op.name
     for how, function in ACTIVATIONS.items() if is_activation(op) and op.args else ():
         alike = ("softmax" in how) <= (op.name in ("softmax", "sigmoid"))
@@ -178,12 +180,12 @@ def activations(op: Op) -> Iterator[Proposal]:
 
 
 def of_two(how: str, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Another arithmetic operation of two tensors."""
+    """Compute another arithmetic operation of two tensors."""
     return ARITHMETIC[how](*args[:2])
 
 
 def corrected(correction: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """A variance, biased or not."""
+    """Compute a variance or standard deviation with this correction: 0 for biased, 1 for unbiased."""
     kwargs = {name: value for name, value in kwargs.items() if name not in ("unbiased", "correction")}
     kept = tuple(each for each in args if not isinstance(each, bool))
     keepdim = {"keepdim": True} if True in args[2:] else {}
@@ -191,13 +193,13 @@ def corrected(correction: int, function: Any, args: Any, kwargs: Any, n: int) ->
 
 
 def resized(mode: str, how: str) -> Compute:
-    """A picture that is resized in another way."""
+    """Return a `Compute` that resizes in another mode, antialiased, or with aligned corners."""
     switches = {"align_corners": True if how == "align_corners" else None, "antialias": how == "antialias"}
     return lambda f, a, k, n: f(*a, **(k | switches | {"mode": mode}))
 
 
 def poolings(op: Op) -> Iterator[Proposal]:
-    """Another way to make one of many."""
+    """Mutations that reduce one axis in another way: its mean, maximum, sum, first or last entry."""
     x, y = next(iter(op.args), None), op.output
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor) or x.ndim != y.ndim + 1 or not y.is_floating_point():
         return
@@ -207,7 +209,7 @@ def poolings(op: Op) -> Iterator[Proposal]:
 
 
 def omissions(op: Op) -> Iterator[Proposal]:
-    """One of its tensors goes on as it is."""
+    """Mutations that leave an operation, or one of its operands, out: one of its tensors takes the place of its output."""
     tensors = [i for i, each in enumerate(op.args) if isinstance(each, torch.Tensor)]
     for i in tensors if isinstance(op.output, torch.Tensor) and op.name not in COPYING else ():
         if len(tensors) == 1 and op.args[i].shape == op.output.shape:
@@ -217,20 +219,20 @@ def omissions(op: Op) -> Iterator[Proposal]:
 
 
 def rivals(replay: Replay) -> Iterator[Proposal]:
-    """Operations that go on as if they were not there: a tensor that is read otherwise may come to the same."""
+    """Mutations that leave one operation out, as rivals of a mutation that reads another tensor and may amount to the same."""
     for op in replay.operations:
         yield from (each for each in omissions(op) if each.mutation.change == LEFT_OUT)
 
 
 def operand(i: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """One of the arguments, as large as the output is."""
+    """Return argument `i`, broadcast to the shape of the output."""
     others = [each.shape for each in args if isinstance(each, torch.Tensor)]
     is_joined = function.__name__.strip("_") in JOINING
     return args[i].expand(torch.broadcast_shapes(*others)) if is_joined else args[i]
 
 
 def repeats(op: Op) -> Iterator[Proposal]:
-    """It is done again to what it gives."""
+    """Mutation that applies the operation to its own output again."""
     x, y = next(iter(op.args), None), op.output
     alike = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.is_floating_point() and x.shape == y.shape
     if alike and op.name != "linear":
@@ -238,7 +240,7 @@ def repeats(op: Op) -> Iterator[Proposal]:
 
 
 def exchanges(op: Op) -> Iterator[Proposal]:
-    """Its operands exchanged, or the halves of one."""
+    """Mutations that exchange the two operands, or the halves of a GLU's operand."""
     one, other = [None, None, *op.args][-2:]
     tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
     if op.name in SWAPPED and tensors and one.shape == other.shape:
@@ -250,7 +252,7 @@ def exchanges(op: Op) -> Iterator[Proposal]:
 
 
 def centered(op: Op) -> Iterator[Proposal]:
-    """One of its operands with its mean taken off."""
+    """Mutations that subtract its mean over the last axis from an operand."""
     for i, x in enumerate(op.args[:2] if is_real(op) and not is_activation(op) else ()):
         if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 1 and x.shape[-1] > 2:
             off = partial(with_operand, i, lambda x: x - x.mean(-1, keepdim=True))
@@ -258,7 +260,8 @@ def centered(op: Op) -> Iterator[Proposal]:
 
 
 def outputs(op: Op) -> Iterator[Proposal]:
-    """Integers moved, booleans inverted, parts in another order, rows later or earlier."""
+    """Mutations of the output: integers plus a number, booleans inverted, parts in another order, entries shifted along an
+    axis."""
     x = op.output
     if isinstance(x, (tuple, list)):
         for order in [*itertools.permutations(range(len(x)))][1:] if len(x) <= FEW_PARTS else ():
@@ -279,13 +282,13 @@ def outputs(op: Op) -> Iterator[Proposal]:
 
 
 def in_order(order: Sequence[int], parts: Any) -> Any:
-    """The parts of a tuple, of named ones without their names."""
+    """Parts of a list or tuple in another order; a named tuple becomes a plain one."""
     found = [parts[i] for i in order]
     return found if type(parts) is list else tuple(found)
 
 
 def shifted(axis: int, more: int, is_cut: bool, x: torch.Tensor) -> torch.Tensor:
-    """A tensor that is moved along an axis by so many: around, or cut off at the end."""
+    """Shift a tensor by `more` (1 or -1) along an axis: rolled around, or with 0 for the entry that comes around."""
     y = x.roll(more, axis)
     if is_cut:
         y.select(axis, 0 if more > 0 else -1).zero_()

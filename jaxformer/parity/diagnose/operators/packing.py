@@ -1,5 +1,5 @@
-"""Mutations of how several arrays are packed in one: parts in another order, in groups or in turns, as queries, keys and values
-that are packed head by head."""
+"""Mutations of how several arrays are packed in one: parts in another order, in groups or interleaved, as queries, keys and
+values that are packed head by head."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +15,11 @@ from jaxformer.parity.diagnose.orders import arranged
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 
 MOST_BLOCKS, MOST_PARTS = 4, 9
-"""Parts of which each order is tried, and which may be packed in groups."""
+"""Largest number of parts whose orders are all tried, and of parts that an array may be cut into."""
 MOST_GROUPS = 16
-"""Numbers of groups that are tried: of heads, most often."""
+"""Largest number of ways to form groups, heads as a rule, that are tried."""
 INNER_PARTS = (2, 3, 4)
-"""Parts into which an axis may be packed, as queries, keys and values."""
+"""Numbers of parts that one axis may pack, as queries, keys and values."""
 SPLITS = ("chunk", "split", "split_with_sizes", "tensor_split")
 WHERE = {
     "one": "has whole blocks one behind the other in {0}",
@@ -41,29 +41,30 @@ TAKEN = Change("packing.taken", ordered, "takes {0} and those beside it in order
 ONE_BLOCK = Change("packing.one_block", "takes each from one whole block", "takes {0} and those beside it head by head")
 INNER = Change("packing.inner_parts", "has {parts} parts of axis {inner} before axis {axis}: in blocks, not head by head")
 Cut = Callable[[torch.Tensor], Sequence[torch.Tensor]]
+"""cut(array) -> its parts."""
 
 
 class Packed(NamedTuple):
-    """Arrays that lie one behind the other in one."""
+    """Parts of one array that lie one after another along an axis."""
 
     targets: tuple[Target, ...]
     where: str
     axis: int
     sizes: list[int]
     rewrite: Callable[[Cut], Rewrite]
-    """Inside, they are cut out otherwise."""
+    """rewrite(cut) -> the rewrite in which `cut` gives the parts."""
 
     def proposal(self, change: Change, cut: Cut, **args: Any) -> Proposal:
-        """Mutation in which they are cut out otherwise."""
+        """Propose to cut out the parts by `cut`."""
         return propose(change, self.targets, partial(self.rewrite, cut), how=self.where, **args)
 
     def orders(self) -> Iterator[Proposal]:
-        """Mutations of the order of few parts."""
+        """Mutations of the order of the parts, if there are few."""
         for order in reorders(range(len(self.sizes))) if len(self.sizes) <= MOST_BLOCKS else ():
             yield self.proposal(ORDERED, partial(in_order, self, order), order=order)
 
     def groups(self) -> Iterator[Proposal]:
-        """Mutations in which a part of each comes in turn."""
+        """Mutations in which the parts are packed in groups, each with a piece of every part, or entry by entry."""
         most = math.gcd(*self.sizes)
         for groups in [each for each in range(2, most + 1) if most % each == 0][:MOST_GROUPS]:
             cut = partial(in_groups, self, groups)
@@ -81,7 +82,7 @@ def proposals(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def blocks(op: Op) -> Iterator[Proposal]:
-    """Mutations of a split into blocks of different sizes: their order, and entries at two places exchanged."""
+    """Mutations of a split into blocks of different sizes: their order, and two ranges of entries exchanged."""
     for packed in splits([op]) if op.name in ("split", "split_with_sizes") else ():
         sizes = packed.sizes
         if len({*sizes}) > 1 and len(sizes) <= MOST_BLOCKS:
@@ -96,7 +97,8 @@ def blocks(op: Op) -> Iterator[Proposal]:
 
 
 def inner_parts(op: Op) -> Iterator[Proposal]:
-    """Mutations of a split axis whose second part holds several: these may lie before the first."""
+    """Mutations of an axis that is split in two, the second of which packs several parts: these lie before the first
+    instead."""
     before, after = (op.args[0].shape, op.output.shape) if is_reshape(op) else ((), ())
     for axis in range(len(after) - 1) if len(after) > len(before) else ():
         for parts in INNER_PARTS:
@@ -105,7 +107,7 @@ def inner_parts(op: Op) -> Iterator[Proposal]:
 
 
 def in_blocks(axis: int, parts: int, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Axes (part, a, b) where torch has (a, part, b)."""
+    """Read axes (part, a, b) where torch reads (a, part, b)."""
     y = function(*args, **kwargs)
     sizes = [*y.shape]
     x = y.reshape(*sizes[:axis], parts, sizes[axis], sizes[axis + 1] // parts, *sizes[axis + 2 :])
@@ -113,19 +115,20 @@ def in_blocks(axis: int, parts: int, function: Any, args: Any, kwargs: Any, n: i
 
 
 def in_order(packed: Packed, order: tuple[int, ...], x: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Parts of an array in which they lie in this order."""
+    """Cut out, in torch's order, the parts of an array in which they lie in the order `order`."""
     parts = x.split([packed.sizes[i] for i in order], packed.axis)
     return [parts[order.index(i)] for i in range(len(order))]
 
 
 def in_groups(packed: Packed, groups: int, x: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Parts of an array in which a part of each comes in turn."""
+    """Cut out the parts of an array that packs them in groups, each with a piece of every part."""
     parts = x.unflatten(packed.axis, (groups, -1)).split([size // groups for size in packed.sizes], packed.axis + 1)
     return [part.flatten(packed.axis, packed.axis + 1) for part in parts]
 
 
 def exchanged(packed: Packed, places: tuple[int, int, int], x: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Parts of an array with entries at two places exchanged, so many of each."""
+    """Cut out the parts of an array with two ranges of entries exchanged: `places` has the two first entries and the number in
+    each range."""
     mine, its, size = places
     order = [*range(x.shape[packed.axis])]
     order[mine : mine + size], order[its : its + size] = order[its : its + size], order[mine : mine + size]
@@ -133,7 +136,7 @@ def exchanged(packed: Packed, places: tuple[int, int, int], x: torch.Tensor) -> 
 
 
 def everywhere(several: list[Packed]) -> Iterator[Packed]:
-    """Slices with parts of the same sizes, as the rotated part and the rest of queries and of keys."""
+    """Slices in several places with parts of the same sizes, as the rotated part and the rest of queries and of keys."""
     found: dict[tuple[int, ...], list[Packed]] = {}
     for packed in several:
         found.setdefault((packed.axis, *packed.sizes), []).append(packed)
@@ -144,24 +147,24 @@ def everywhere(several: list[Packed]) -> Iterator[Packed]:
 
 
 def all_rewritten(several: list[Packed], cut: Cut) -> Rewrite:
-    """Inside, all of them are cut out otherwise."""
+    """Rewrite in which `cut` gives the parts in all places."""
     return Rewrite({place: compute for packed in several for place, compute in packed.rewrite(cut).altered.items()})
 
 
 def splits(operations: list[Op]) -> Iterator[Packed]:
-    """Parts that one function gives at once."""
+    """Parts that one call of `split`, `chunk` and the like gives."""
     for op in operations:
         if op.name in SPLITS and (found := cut_of(op.args[0], op.output)):
             yield Packed((op.target,), "one", *found, partial(split_otherwise, op))
 
 
 def split_otherwise(op: Op, cut: Cut) -> Rewrite:
-    """Inside, a split gives other parts."""
+    """Rewrite in which a split gives the parts of `cut`."""
     return op.rewrite(lambda f, a, k, n: tuple(cut(a[0])))
 
 
 def slices(operations: list[Op]) -> Iterator[Packed]:
-    """Slices of one array that are the whole of it, one behind the other."""
+    """Slices of one array that, one after another, make up the whole of it."""
     those = [op for op in operations if op.name in ("getitem", "narrow") and op.args and cut_of(op.args[0], [op.output])]
     for alike in of_one_array(those):
         x, parts = alike[0].args[0], [op.output for op in alike]
@@ -172,8 +175,8 @@ def slices(operations: list[Op]) -> Iterator[Packed]:
 
 
 def picks(operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations of an axis of few entries each of which is taken by itself, as `x[..., 0, :]` of queries, keys and values: in
-    another order, or as if each came as one block."""
+    """Mutations of an axis of few entries that are taken one by one, as `x[..., 0, :]` of packed queries, keys and values: in
+    another order, or as if each entry were one whole block."""
     those = [op for op in operations if op.name in ("getitem", "select") and is_pick(op)]
     for alike in of_one_array(those):
         x, parts = alike[0].args[0], [op.output for op in alike]
@@ -189,7 +192,7 @@ def picks(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def is_pick(op: Op) -> bool:
-    """True if it takes one entry of an axis."""
+    """True if an operation takes one entry of an axis."""
     x = next(iter(op.args), None)
     return isinstance(x, torch.Tensor) and x.ndim - 1 == op.output.ndim > 2
 
@@ -200,18 +203,19 @@ def entries_in_order(axis: int, order: tuple[int, ...], x: torch.Tensor) -> Sequ
 
 
 def as_blocks(axis: int, x: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Entries of an axis as if it came before the one in front of it."""
+    """Entries of an axis, read as if the axis came before the one in front of it."""
     many, before = x.shape[axis], x.shape[axis - 1]
     return x.flatten(axis - 1, axis).unflatten(axis - 1, (many, before)).unbind(axis - 1)
 
 
 def sliced_otherwise(several: list[Op], cut: Cut) -> Rewrite:
-    """Inside, slices take other entries."""
+    """Rewrite in which slices give the parts of `cut`."""
     return Rewrite({op.place: lambda f, a, k, n, i=i: cut(a[0])[i] for i, op in enumerate(several)})
 
 
 def products(operations: list[Op]) -> Iterator[Packed]:
-    """Products of one array with several weights, as those that make keys and values: a port may make them at once."""
+    """Products (`linear`) of one array with several weights, as those that make keys and values: a port may compute them as
+    one."""
     for alike in of_one_array([op for op in operations if op.name == "linear"], as_often=True):
         for some in (alike, alike[-2:])[: len(alike) - 1]:
             if len(some) <= MOST_BLOCKS:
@@ -220,18 +224,18 @@ def products(operations: list[Op]) -> Iterator[Packed]:
 
 
 def made_at_once(several: list[Op], cut: Cut) -> Rewrite:
-    """Inside, products are cut out of all of them otherwise."""
+    """Rewrite in which all products are computed as one, and `cut` gives each."""
     return Rewrite({op.place: partial(part_of, several, cut, i) for i, op in enumerate(several)})
 
 
 def part_of(several: list[Op], cut: Cut, i: int, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """A part of all products at once."""
+    """Compute all products as one, and cut out part `i`."""
     made = [op.function(args[0], *op.runs[n].args[1:], **op.runs[n].kwargs) for op in several]
     return cut(torch.cat(made, -1))[i]
 
 
 def of_one_array(operations: list[Op], as_often: bool = False) -> list[list[Op]]:
-    """Operations by their first argument, and by how often they run."""
+    """Group operations by their first argument, and if `as_often` by their number of runs."""
     found: list[list[Op]] = []
     for op in operations:
         alike = (
@@ -244,12 +248,13 @@ def of_one_array(operations: list[Op], as_often: bool = False) -> list[list[Op]]
 
 
 def targets_of(several: list[Op]) -> tuple[Target, ...]:
-    """Targets of a mutation of all of them."""
+    """Targets of several operations."""
     return tuple(op.target for op in several)
 
 
 def cut_of(x: Any, parts: Sequence[Any]) -> tuple[int, list[int]] | None:
-    """The axis along which few parts have fewer entries than an array, and how many each has."""
+    """Axis along which parts are shorter than an array, and their sizes; None if that is not one axis, or if there are too
+    many parts."""
     if not all(isinstance(each, torch.Tensor) and each.ndim == x.ndim for each in (x, *parts)) or len(parts) > MOST_PARTS:
         return None
     axes = {tuple(axis for axis in range(x.ndim) if part.shape[axis] < x.shape[axis]) for part in parts}

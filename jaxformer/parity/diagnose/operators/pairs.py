@@ -17,15 +17,15 @@ from jaxformer.parity.diagnose.trace import Compute, Op, Place, Rewrite, same
 from jaxformer.parity.trace.call_sites import Site
 
 MOST_OPERATIONS = 12
-"""Outputs of one shape, one of which may be taken for another."""
+"""Largest number of outputs of one shape that are taken for one another."""
 NEAR_BY = 4
-"""So many operations later another one may go on."""
+"""Number of following operations among which the reader of an output is looked for."""
 LARGEST_EPSILON = 0.1
 ROOTS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "sqrt": lambda x, epsilon: x.sqrt() + epsilon,
     "rsqrt": lambda x, epsilon: 1 / (x.sqrt() + epsilon),
 }
-"""Roots with an epsilon behind them."""
+"""Roots with epsilon added after them."""
 
 EPSILON = Change("pairs.epsilon", "adds {value} behind the root: sqrt(x) + eps", "adds epsilon {epsilon:g} under the root")
 LEAST = Change("pairs.least", "takes at least {epsilon:g} (`maximum`) in place of adding it")
@@ -65,37 +65,37 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 
 def both(change: Change, one: Op, other: Op, computes: Mapping[Place, Compute], **args: Any) -> Proposal:
-    """Mutation of two operations."""
+    """Propose a mutation of two operations."""
     return propose(change, (one.target, other.target), partial(Rewrite, computes), **args)
 
 
 def gives(output: torch.Tensor) -> Compute:
-    """An operation that gives this, whatever it is given."""
+    """Return a `Compute` that gives a copy of this output, whatever it is given."""
     return lambda f, a, k, n: output.clone()
 
 
 def first_of(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """An operation that is left out."""
+    """Return the first operand: the operation is left out."""
     return args[0]
 
 
 def done(op: Op, i: int, x: torch.Tensor) -> torch.Tensor:
-    """What an operation makes of another array for its operand `i`."""
+    """Compute an operation with another array for operand `i`."""
     return op.function(*op.args[:i], x, *op.args[i + 1 :], **op.kwargs)
 
 
 def then(op: Op, i: int = 0) -> Compute:
-    """An operation that is followed by another one."""
+    """Return a `Compute` that applies `op` to the output, as its operand `i`."""
     return lambda f, a, k, n: done(op, i, f(*a, **k))
 
 
 def begins_with(op: Op, one: Op) -> bool:
-    """True if the first operand is what another operation gave."""
+    """True if the first operand of `op` is the output of `one`."""
     return same(next(iter(op.args), None), one.output)
 
 
 def epsilons(ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations of what is added under a root: it comes behind it, or is the least."""
+    """Mutations of an epsilon that is added under a root: added after the root, or taken as a lower bound."""
     sums = [(one, root) for one, root in pairwise(ops) if one.name == "add" and root.name in ROOTS and begins_with(root, one)]
     for one, root in sums:
         numbers = [each for each in one.args[1:] if type(each) is float and 0 < each < LARGEST_EPSILON]
@@ -106,25 +106,25 @@ def epsilons(ops: Sequence[Op]) -> Iterator[Proposal]:
 
 
 def behind_root(one: Op, root: Op, epsilon: float) -> Rewrite:
-    """Edit, the epsilon is added to the root."""
+    """Rewrite in which epsilon is added after the root."""
     return Rewrite({one.place: first_of, root.place: lambda f, a, k, n: ROOTS[root.name](a[0], epsilon)})
 
 
 def turned(ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations in which the second of two, which goes on with what the first gives, is first: f(a b) for f(a) b, too."""
+    """Mutations that apply an operation before the one whose output it reads, as f(a b) for f(a) b."""
     for i, one in enumerate(ops):
         first, following = next(iter(one.args), None), ops[i + 1 : i + 1 + NEAR_BY]
         other = next((op for op in following if any(same(x, one.output) for x in op.args[:2])), None)
         if other is None or not isinstance(first, torch.Tensor) or len(one.runs) != len(other.runs):
             continue
         if len(one.runs) > 1 and any(isinstance(x, torch.Tensor) for x in one.args[1:]):
-            continue  # of each run there are others
+            continue  # each run reads other tensors
         if first.shape == one.output.shape == other.output.shape:
             yield both(TURNED, one, other, {one.place: first_of, other.place: then(one)})
 
 
 def neither(ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations in which two, the second of which goes on with what the first gives, are left out."""
+    """Mutations that leave out an operation and the following one, which reads its output."""
     for one, other in pairwise(ops):
         x = next(iter(one.args), None)
         if isinstance(x, torch.Tensor) and x.shape == other.output.shape and begins_with(other, one):
@@ -132,7 +132,8 @@ def neither(ops: Sequence[Op]) -> Iterator[Proposal]:
 
 
 def exchanged_with_children(replay: Replay, ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations that exchange what an operation and a child that jax calls too gave; not where the one reads the other."""
+    """Mutations that exchange the outputs of an operation and of a child that jax calls too, unless the operation reads the
+    child's."""
     for site, x in replay.given.items():
         alike = [op for op in ops if isinstance(x, torch.Tensor) and op.output.shape == x.shape]
         for op in [op for op in alike if not any(same(x, read) for read in op.args)][:MOST_OPERATIONS]:
@@ -141,13 +142,13 @@ def exchanged_with_children(replay: Replay, ops: Sequence[Op]) -> Iterator[Propo
 
 
 def exchanged_with(replay: Replay, site: Site, x: torch.Tensor, op: Op) -> Edit:
-    """Edit, a child gives what an operation gave, and this what the child gave."""
+    """Edit that exchanges the outputs of a child and of an operation."""
     return together(replay.given_outputs({site: op.output}), op.rewrite(gives(x)))
 
 
 def elsewhere(replay: Replay, ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations in which what is done with a second array is done behind another operation, or at the end: a gate before the
-    norm."""
+    """Mutations that apply an elementwise operation with a second array after another operation instead, or at the end: a gate
+    on the other side of a norm."""
     for one in (op for op in ops if op.name in JOINING and all(isinstance(x, torch.Tensor) for x in op.args[:2])):
         for i in (i for i, x in enumerate(one.args[:2]) if x.shape == one.output.shape):
             left = {one.place: partial(operand, i)}
@@ -158,12 +159,12 @@ def elsewhere(replay: Replay, ops: Sequence[Op]) -> Iterator[Proposal]:
 
 
 def at_the_end(replay: Replay, op: Op, i: int) -> Edit:
-    """Edit, an operation is left out, and done behind the array."""
+    """Edit that leaves an operation out, and applies it to the array at the end."""
     return together(Rewrite({op.place: partial(operand, i)}), replay.followed_by(partial(done, op, i)))
 
 
 def before_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations of what is done with a sum: it is done with the second of its parts, before the first one is added."""
+    """Mutations of an operation on a sum: it is applied to the sum's second operand alone, before the first is added."""
     once = [op for op in ops if len(op.runs) == 1]
     sums = [op for op in once if op.name == "add" and [isinstance(x, torch.Tensor) for x in op.args[:2]] == [True, True]]
     for total, op in product(sums, once):
@@ -173,20 +174,21 @@ def before_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
 
 
 def to_second(total: Op, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """a + f(b) for f(a + b)"""
+    """Compute a + f(b) for f(a + b)."""
     return total.args[0] + function(total.args[1], *args[1:], **kwargs)
 
 
 PLACES = ", in {places} places"
-"""Behind what torch does."""
+"""Suffix of the words for what torch does."""
 MOST_PLACES = 6
-"""Of which all but one may have another number."""
+"""Largest number of places for which all but one are mutated together."""
 TORCHS = ("at", "was")
-"""Arguments that say what torch has there."""
+"""Arguments of a mutation that hold torch's values."""
 
 
 def everywhere(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of activations, norms and reductions, where they stand in several places."""
+    """Mutations of an activation, a norm or a reduction in all places that call it; where a number is solved for, in all but
+    one too."""
     found: dict[str, list[Op]] = {}
     for op in replay.operations:
         if op.name in {*ACTIVATIONS, *NORMS, *axes.REDUCING}:
@@ -213,12 +215,12 @@ def of_one(op: Op) -> Iterator[Proposal]:
 
 
 def are_alike(several: Sequence[Proposal]) -> bool:
-    """True if all places are changed in one way, whatever numbers torch has there."""
+    """True if all places are mutated in the same way, whatever numbers torch has there."""
     return len({(each.mutation.change, *(arg for arg in each.mutation.args if arg[0] not in TORCHS)) for each in several}) == 1
 
 
 def grouped(name: str, several: Sequence[Proposal]) -> Proposal:
-    """One mutation of all places, where torch has the number that is solved for, or computes a function of this name."""
+    """Merge mutations of several places into one. Its first target is the function's name, unless a number is solved for."""
     first, every = several[0], [each.mutation for each in several]
     change, args = every[0].change, (*every[0].args, ("places", len(several)))
     everywhere = replace(change, name=f"everywhere.{change.name}", torch=f"{change.torch}{PLACES}")
@@ -229,5 +231,5 @@ def grouped(name: str, several: Sequence[Proposal]) -> Proposal:
 
 
 def merged(several: Sequence[Callable[..., Any]], *number: float) -> Rewrite:
-    """Inside, all places are rewritten at once: one mode inside of another would not know its place."""
+    """Rewrite all places in one mode: a mode nested in another would not recognise its places."""
     return Rewrite({place: compute for each in several for place, compute in each(*number).altered.items()})

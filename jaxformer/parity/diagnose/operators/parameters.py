@@ -1,4 +1,4 @@
-"""Mutations of settings and tensors of modules; of layers that are alike, in every one of them first."""
+"""Mutations of settings and tensors of modules: in all layers that are alike at once, then in one of them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -53,12 +53,12 @@ READ = Change(
 
 
 def is_square(x: torch.Tensor) -> bool:
-    """True if the last two axes are as long as each other."""
+    """True if the last two axes have the same size."""
     return x.ndim > 1 and x.shape[-1] == x.shape[-2]
 
 
 def is_even(x: torch.Tensor) -> bool:
-    """True for a matrix whose last axis has halves."""
+    """True for a matrix whose last axis splits into halves of several entries."""
     return x.squeeze().ndim == 2 and x.shape[-1] > 2 and x.shape[-1] % 2 == 0
 
 
@@ -86,37 +86,37 @@ READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "float16": lambda x: x.half().double(),
 }
 USUAL_SIZES = tuple(2**n for n in range(1, 11))
-"""Of windows, buckets and the like, which a port may hold as constants."""
+"""Usual sizes of windows, buckets and the like, which a port may hold as constants."""
 MOST_READINGS = 24
-"""Tensors of one module that are read otherwise; a larger one is told by its operations."""
+"""Largest number of tensors of one module that are mutated; for the others, mutations of operations have to do."""
 NAMES = ("gelu", "silu", "swish", "relu", "mish", "sigmoid", "tanh", "activation")
-"""Of activations that somebody wrote."""
+"""Parts of the class names of activations in users' code."""
 MOST_ALIKE = 3
-"""Matrices of one shape."""
+"""Largest number of matrices of one shape that are used for one another."""
 MOST_MODULES = 40
 MOST_GROUPS = 6
-"""Places that hold one number, of which some may have another."""
+"""Largest number of places with the same number of which some are mutated together."""
 IGNORED = {"training", "inplace", "call_super_init", "dump_patches", "T_destination"}
 Kind = Callable[[Any, str], Iterator[Proposal]]
-"""Proposals for a module, which is given with its name."""
+"""kind(module, name) -> mutations of a module."""
 Group = list[tuple[str, Any]]
-"""Modules that stand at the same place of alike layers, by their names."""
+"""Modules at the same place of layers that are alike, with their names."""
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of the module, and of those inside of it that jax has not, the plain ones first."""
+    """Mutations of the module and of those inside it that jax does not call: tensors left out or tied, then other settings."""
     yield from in_every_layer(replay, left_out)
     yield from tied(replay.module)
     yield from in_every_layer(replay, partial(settings, replay, {}))
 
 
 def readings(replay: Replay) -> Iterator[Proposal]:
-    """Other ways in which the same modules read their tensors."""
+    """Mutations of how the same modules read their tensors."""
     yield from in_every_layer(replay, read_otherwise)
 
 
 def in_one_layer(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of one of several layers that are alike."""
+    """Mutations of a single one of several layers that are alike."""
     groups = [group for group in alike(replay) if len(group) > 1]
     for kind in (left_out, partial(settings, replay, {}), read_otherwise):
         for name, module in (each for group in groups for each in group):
@@ -130,7 +130,7 @@ def in_every_layer(replay: Replay, kind: Kind) -> Iterator[Proposal]:
 
 
 def in_groups(replay: Replay) -> Iterator[Proposal]:
-    """One number at several places of the layers that hold the same, as the epsilon of all norms, or of all but one."""
+    """Mutations of a number that several settings share, as the epsilon of all norms: in all of them, or in some."""
     found: dict[tuple[str, Any], list[Proposal]] = {}
     for each in in_every_layer(replay, partial(settings, replay, {})):
         if each.mutation.change == NUMBER:
@@ -145,7 +145,7 @@ def in_groups(replay: Replay) -> Iterator[Proposal]:
 
 
 def alike(replay: Replay) -> list[Group]:
-    """Modules by their places, numbers of layers aside."""
+    """Groups of modules whose paths differ in numbers of layers alone, without those that jax calls too."""
     own = replay.module
     inner = {site.path.removeprefix(f"{replay.owner.path}.") for site in replay.boundaries if site in replay.given}
     found: dict[Any, Group] = {}
@@ -157,7 +157,7 @@ def alike(replay: Replay) -> list[Group]:
 
 
 def together_or_alone(group: Group, kind: Kind) -> Iterator[Proposal]:
-    """A mutation of all modules of a group at once."""
+    """Mutations of all modules of a group at once, where every module has the mutation."""
     (name, module), *others = group
     if not others:
         yield from kind(module, name)
@@ -171,26 +171,26 @@ def together_or_alone(group: Group, kind: Kind) -> Iterator[Proposal]:
 
 
 def all_of(several: Iterable[Edits], *number: Any) -> Edit:
-    """Edit, all of them apply."""
+    """Edit that applies all edits, each with the number of the free parameter if there is one."""
     return together(*(each(*number) for each in several))
 
 
 def tensors_of(module: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """The module's own parameters and buffers of real numbers, with their paths."""
+    """Float parameters and buffers of the module itself, with their paths."""
     own = {**module._parameters, **module._buffers}
     real = [(key, x) for key, x in own.items() if x is not None and x.is_floating_point()]
     yield from ((f"{name}.{key}".removeprefix("."), tensor) for key, tensor in real[:MOST_READINGS])
 
 
 def left_out(module: Any, name: str) -> Iterator[Proposal]:
-    """Zeros for one of its tensors."""
+    """Mutations that set one of the module's tensors to zeros."""
     for path, tensor in tensors_of(module, name):
         if tensor.squeeze().ndim <= 2:
             yield propose(LEFT_OUT, path, partial(held, tensor, torch.zeros_like(tensor)))
 
 
 def read_otherwise(module: Any, name: str) -> Iterator[Proposal]:
-    """Functions of one of its tensors in place of it."""
+    """Mutations that use a function of a tensor, one of `READINGS`, in its place."""
     for path, tensor in tensors_of(module, name):
         for how, reading in READINGS.items():
             if (other := reading(tensor)) is not tensor:
@@ -198,7 +198,7 @@ def read_otherwise(module: Any, name: str) -> Iterator[Proposal]:
 
 
 def tied(module: Any) -> Iterator[Proposal]:
-    """One of few matrices of one shape in place of another one, as of tied weights."""
+    """Mutations that use a matrix in place of another one of its shape, as tied weights do."""
     shapes: dict[Any, Group] = {}
     for path, tensor in module.named_parameters():
         if tensor.ndim > 1:
@@ -209,8 +209,11 @@ def tied(module: Any) -> Iterator[Proposal]:
 
 
 def settings(replay: Replay, first: dict[int, str], module: Any, name: str) -> Iterator[Proposal]:
-    """Other values of plain attributes that are read: the module's, and its configuration's if it is the first that has this
-    one (`first` has the names of these, by the ids of configurations); and other activations for those among its children."""
+    """Mutations of plain attributes that are read, and of activations among the module's children.
+
+    The attributes are the module's and its configuration's. `first` maps the id of a configuration to the first module that
+    has it, so that its attributes are mutated once.
+    """
     for owner in (module, getattr(module, "config", None)):
         if owner is None or first.setdefault(id(owner), name) != name:
             continue
@@ -226,14 +229,14 @@ def settings(replay: Replay, first: dict[int, str], module: Any, name: str) -> I
 
 
 def is_activation(module: Any) -> bool:
-    """True for a function of one tensor, without anything inside: one of a library, or by its name."""
+    """True for an activation of a library or by its name: a module without parameters, buffers or children."""
     kind, inner = type(module), [*module.parameters(), *module.buffers(), *module.children()]
     known = kind.__module__.endswith(("nn.modules.activation", "transformers.activations")) and "Attention" not in kind.__name__
     return not inner and (known or any(name in kind.__name__.lower() for name in NAMES))
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """True if two activations give equal numbers; False too where the first is no function of one tensor."""
+    """True if two activations give equal numbers; False if the first is no function of one tensor."""
     x = torch.linspace(-4, 4, 17, dtype=torch.float64)
     with suppress(Exception):  # the user's code refuses in its own ways
         return torch.allclose(one(x), other(x), rtol=0, atol=1e-12)
@@ -241,7 +244,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def setting(path: str, value: Any, edits: Edits, is_size: bool) -> Iterator[Proposal]:
-    """Another number, switch, size or activation for an attribute."""
+    """Mutations of an attribute: another number, switch, size or activation."""
     if isinstance(value, float):
         yield propose(NUMBER, path, edits, Free(value, sure=True, absent=True), was=value)
     elif value is None:
@@ -258,7 +261,7 @@ def setting(path: str, value: Any, edits: Edits, is_size: bool) -> Iterator[Prop
 
 
 def choices(value: Any) -> tuple[Any, dict[Any, Any]]:
-    """The name of a switch, of several sizes or of an activation, and others by their names."""
+    """Name of an attribute's value (switch, sizes or activation), and other values by their names."""
     if isinstance(value, bool):
         return value, {not value: not value}
     if isinstance(value, tuple) and value and all(type(each) is int for each in value):
@@ -268,14 +271,14 @@ def choices(value: Any) -> tuple[Any, dict[Any, Any]]:
 
 
 def constants(replay: Replay) -> Iterator[Proposal]:
-    """Each array of the JAX model that is no weight, in place of each buffer with as many numbers of the same kind."""
+    """Mutations that use an array of the JAX model that is no weight in place of a buffer of the same size and kind."""
     for name, buffer in replay.module.named_buffers():
         numbers = buffer.numpy()
         for path, array in replay.constants.items() if numbers.size else ():
             if array.size != numbers.size or (array.dtype.kind == "f") != (numbers.dtype.kind == "f"):
                 continue
             other = array.reshape(numbers.shape)
-            if other.dtype.kind != "f":  # where torch refuses what lies beyond a table, JAX takes the last row
+            if other.dtype.kind != "f":  # JAX reads the last row at an index beyond a table; torch raises
                 other = other.clip(max=numbers.max())
             if (differing := np.argwhere(other != numbers)).size:
                 at = tuple(differing[0].tolist())

@@ -1,4 +1,4 @@
-"""Mutations of where entries lie: axes merged or split in another order, pixels, patches, windows, joins and repeats."""
+"""Mutations of the order of entries: axes merged or split in another order, pixels, patches, slices, joins and repeats."""
 
 import itertools
 import math
@@ -19,28 +19,28 @@ from jaxformer.parity.diagnose.trace import Op, Rewrite
 from jaxformer.parity.trace.call_sites import Site
 
 MOST_WINDOWS = 8
-"""Windows of one size, other than torch's."""
+"""Largest number of entries that a slice leaves out, for other slices of its size to be tried."""
 MOST_AXES, MOST_JOINED = 5, 4
 JOINS = ("cat", "concat")
 BLOCK = {"channels": 1, "height": 3, "width": 5}
-"""Axes of a block's pixels in a picture `B C H h W w`."""
+"""Axes of a block's pixels in an image `B C H h W w`."""
 BLOCK_ORDERS = ("height", "width", "channels"), ("channels", "width", "height"), ("width", "height", "channels")
 PATCH_AXES = {
     torch.nn.Conv1d: ("channels", "steps"),
     torch.nn.Conv2d: ("channels", "rows", "columns"),
     torch.nn.Conv3d: ("channels", "frames", "rows", "columns"),
 }
-"""Axes of a patch."""
+"""Names of a patch's axes."""
 
 
 def split_as(args: dict[str, Any]) -> str:
-    """'reshapes axes 2 and 3 as (3, 2), torch (2, 3)'"""
+    """Words such as 'reshapes axes 2 and 3 as (3, 2), torch (2, 3)'."""
     one, other = args["sizes"]
     return f"reshapes axes {{axes:and}} as ({other}, {one}), torch ({one}, {other}): the two in the other order"
 
 
 def joined(args: dict[str, Any]) -> str:
-    """Words for parts that are joined the other way round."""
+    """Words for parts that are joined in reverse order."""
     return f"joins them the other way round{': ' * bool(args['waves'])}{WAVES.get(args['waves'], '')}"
 
 
@@ -75,22 +75,22 @@ NO_FACTOR = Change(
 
 
 def reorders(several: Iterable[int]) -> list[tuple[int, ...]]:
-    """All orders but torch's."""
+    """All orders but the given one, which is torch's."""
     return [*itertools.permutations(several)][1:]
 
 
 def is_reshape(op: Op) -> bool:
-    """True if it merges or splits axes."""
+    """True if an operation merges or splits axes."""
     return op.name in RESHAPES and isinstance(op.output, torch.Tensor)
 
 
 def split_in(axes: Sequence[int], shape: Sequence[int], x: torch.Tensor) -> torch.Tensor:
-    """Entries in that shape, whose axes lie in another order in what is split."""
+    """Reshape an array to `shape`, reading it as if the axes lay in the order `axes`."""
     return x.reshape([shape[axis] for axis in axes]).permute([axes.index(axis) for axis in range(len(shape))])
 
 
 def merges_and_splits(op: Op) -> Iterator[Proposal]:
-    """Mutations of the order of axes where they are merged or split."""
+    """Mutations of the order in which axes are merged or split."""
     if not is_reshape(op):
         return
     before, after = op.args[0], op.output
@@ -108,13 +108,13 @@ def merges_and_splits(op: Op) -> Iterator[Proposal]:
 
 
 def split_otherwise(first: int, order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """A split, the axes from the first on in another order."""
+    """Split an axis, with the axes from `first` on in another order."""
     shape = function(*args, **kwargs).shape
     return split_in([*range(first), *order, *range(first + len(order), len(shape))], shape, args[0])
 
 
 def split_axes(before: Sequence[int], after: Sequence[int]) -> Iterator[range]:
-    """Axes into which each axis is split."""
+    """Axes of `after` into which each axis of `before` is split."""
     at = 0
     for size in before:
         end = at + 1
@@ -127,7 +127,7 @@ def split_axes(before: Sequence[int], after: Sequence[int]) -> Iterator[range]:
 
 
 def transposed(op: Op) -> Iterator[Proposal]:
-    """Mutations in which axes are merged as they lie before the transposition in front: rows of another array."""
+    """Mutations that leave out the transposition before axes are merged."""
     ndim = op.args[0].ndim if is_reshape(op) else 0
     for axes in itertools.combinations(range(1, ndim), 2) if 2 < ndim <= MOST_AXES + 1 else ():
         if min(op.args[0].shape[axis] for axis in axes) > 1:
@@ -135,12 +135,12 @@ def transposed(op: Op) -> Iterator[Proposal]:
 
 
 def read_exchanged(axes: tuple[int, int], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Entries in the shape that torch gives, from an array with two axes exchanged."""
+    """Reshape an array with two axes exchanged to torch's shape."""
     return args[0].transpose(*axes).reshape(function(*args, **kwargs).shape)
 
 
 def pixels(op: Op) -> Iterator[Proposal]:
-    """Mutations of the order of pixels of blocks that come from channels, or go to them."""
+    """Mutations of the order in which channels pack blocks of pixels: `pixel_shuffle` and `pixel_unshuffle`."""
     changes = {"pixel_shuffle": (SHUFFLED, shuffled), "pixel_unshuffle": (UNSHUFFLED, unshuffled)}
     for order in BLOCK_ORDERS if op.name in changes else ():
         change, compute = changes[op.name]
@@ -148,7 +148,7 @@ def pixels(op: Op) -> Iterator[Proposal]:
 
 
 def shuffled(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Pixels from channels, which have the axes `B C H h W w` in another order."""
+    """Compute `pixel_shuffle` of channels that pack the axes `B C H h W w` in another order."""
     y = function(*args, **kwargs)
     (rows, channels, *_), (height, width) = y.shape, args[0].shape[-2:]
     blocks = rows, channels, height, y.shape[-2] // height, width, y.shape[-1] // width
@@ -156,14 +156,15 @@ def shuffled(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: i
 
 
 def unshuffled(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Channels from pixels, with the axes `B C H h W w` in another order."""
+    """Compute `pixel_unshuffle` to channels that pack the axes `B C H h W w` in another order."""
     (rows, channels, *_), y = args[0].shape, function(*args, **kwargs)
     height, width = y.shape[-2:]
     return args[0].reshape(rows, channels, height, -1, width, args[0].shape[-1] // width).permute(order).reshape(y.shape)
 
 
 def patches(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of a child that makes one vector of each patch: the order in which a patch's entries meet the kernel."""
+    """Mutations of a patch embedding (a convolution with a stride as large as its kernel): the order in which patches are
+    flattened."""
     given = {site.path: site for site in replay.given if replay.inputs.get(site) is not None}
     for name, module in replay.module.named_modules():
         axes = PATCH_AXES.get(type(module), ())
@@ -177,12 +178,12 @@ def patches(replay: Replay) -> Iterator[Proposal]:
 
 
 def convolved(replay: Replay, site: Site, module: Any, kernel: torch.Tensor) -> Any:
-    """Inside, the child gives what another kernel gives."""
+    """Edit in which a convolution that jax calls too has another kernel."""
     return replay.given_outputs({site: module._conv_forward(replay.inputs[site], kernel, module.bias)})
 
 
 def windows(op: Op) -> Iterator[Proposal]:
-    """As many entries along an axis, from another one on, as what is left of a padded convolution."""
+    """Mutations of a slice along one axis: as many entries from another one on, as of what is kept of a padded convolution."""
     x, y = next(iter(op.args), None), op.output
     if op.name not in ("getitem", "narrow") or not isinstance(x, torch.Tensor) or x.ndim != y.ndim:
         return
@@ -197,12 +198,12 @@ def windows(op: Op) -> Iterator[Proposal]:
 
 
 def window(axis: int, first: int, size: int, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Entries of an axis from the first on."""
+    """Slice `size` entries of an axis, from `first` on."""
     return args[0].narrow(axis, first, size)
 
 
 def joins(op: Op) -> Iterator[Proposal]:
-    """Mutations of arrays that are joined: their order, zeros for one of them, two of them in turns."""
+    """Mutations of joins: another order, zeros for one part, two parts interleaved or one after the other."""
     parts = next(iter(op.args), None)
     if op.name not in (*JOINS, "stack") or not isinstance(parts, (tuple, list)):
         return
@@ -222,12 +223,12 @@ def joins(op: Op) -> Iterator[Proposal]:
 
 
 def with_zeros(part: int, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Parts with 0 for one of them."""
+    """Parts with zeros for one of them."""
     return [x * (i != part) for i, x in enumerate(parts)]
 
 
 def repeats(operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations of each entry several times, or all of them: in one operation, and wherever it is done."""
+    """Mutations that tile for `repeat_interleave`, or the other way round: in one operation, and in all of them."""
     for how, names, compute in (
         ("whole", ("repeat_interleave",), whole_repeated),
         ("each", ("repeat", "tile"), each_repeated),
@@ -241,14 +242,14 @@ def repeats(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def whole_repeated(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Entries a b a b for a a b b."""
+    """Compute a b a b for a a b b."""
     y = function(*args, **kwargs)
     (axis,) = [axis for axis in range(y.ndim) if y.shape[axis] != args[0].shape[axis]]
     return torch.cat([args[0]] * (y.shape[axis] // args[0].shape[axis]), axis)
 
 
 def each_repeated(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Entries a a b b for a b a b."""
+    """Compute a a b b for a b a b."""
     y = args[0]
     for axis, size in enumerate(function(*args, **kwargs).shape):
         y = y.repeat_interleave(size // y.shape[axis], axis)
@@ -256,7 +257,7 @@ def each_repeated(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor
 
 
 def factors(op: Op) -> Iterator[Proposal]:
-    """Mutations of a product of several that leave one of them out."""
+    """Mutations of an einsum that leave out one of its factors."""
     for number in range(1, len(op.args)) if op.name == "einsum" else ():
         how = {1: "first", 2: "second", 3: "third"}.get(number, "other")
         yield op.instead(NO_FACTOR, partial(with_operand, number, torch.ones_like), how=how, number=number)

@@ -1,4 +1,4 @@
-"""Mutations of where norms, activations and biases stand: before or behind another module, a sum, a branch."""
+"""Mutations of where norms, activations and biases are applied: before or after another module, a sum, a branch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,7 +47,11 @@ BIAS = Change("placement.bias", "adds the bias behind {1} instead")
 
 
 def all_norms(replay: Replay) -> Iterator[Proposal]:
-    """Every norm behind the sum that follows it, or before the branch that the sum adds: what is called first behind one."""
+    """Mutations that apply every norm after the sum that follows it (post-norm), or before the branch that the sum adds
+    (pre-norm).
+
+    A branch begins with the module that is called right after a norm, or first of all.
+    """
     norms, called = modules.norms(replay), [site.path for site in replay.later]
     paths = {modules.full_path(replay, name) for name in norms}
     starts = [path for last, path in pairwise(["", *called]) if path not in paths and (not last or last in paths)]
@@ -58,10 +62,11 @@ def all_norms(replay: Replay) -> Iterator[Proposal]:
 
 
 def one_norm(replay: Replay) -> Iterator[Proposal]:
-    """A norm left out, behind a module too, or elsewhere: behind a sum, on one operand of it, before or behind a module."""
+    """Mutations of one norm: left out, applied after another module too, or moved: after a sum, onto an operand of a sum,
+    before or after a module."""
     sums, norms = sums_in(replay), dict([*modules.norms(replay).items()][: modules.MOST_MODULES])
     beside = {name: [*neighbours(replay, modules.full_path(replay, name))] for name in norms}
-    for name, norm in norms.items():  # elsewhere is nowhere, if that comes behind the array
+    for name, norm in norms.items():  # also covers a norm that jax applies after the array
         yield propose(LEFT_OUT, name, partial(replaced, norm, "forward", modules.its_input))
     for name in sorted(norms, key=lambda each: each.count(".")):  # the outermost first
         for label, other in beside[name]:
@@ -74,13 +79,13 @@ def one_norm(replay: Replay) -> Iterator[Proposal]:
 
 
 def sums_in(replay: Replay) -> list[Op]:
-    """Sums of two arrays of one shape that are computed once."""
+    """Sums of two arrays of one shape, computed once."""
     once = [each for each in replay.every_operation if each.name == "add" and len(each.runs) == 1]
     return [op for op in once if [getattr(x, "shape", None) for x in op.args[:2]] == [op.output.shape] * 2]
 
 
 def neighbours(replay: Replay, path: str) -> Iterator[tuple[str, Any]]:
-    """Modules beside one, and beside those around it, with their names."""
+    """Modules beside the one at `path`, then beside those around it, with their names."""
     own = modules.path_of(replay)
     while path not in ("", own):
         around, _, last = path.rpartition(".")
@@ -92,14 +97,14 @@ def neighbours(replay: Replay, path: str) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def moved(how: str, module: Any, other: Any) -> Iterator[None]:
-    """Take a module out of its place, and put it before or behind another one, behind a sum, or on an operand of it."""
+    """Context manager that moves a module: before or after another one, after a sum, or onto an operand of a sum."""
     with added(how, module, other), replaced(module, "forward", modules.its_input):
         yield
 
 
 @contextmanager
 def added(how: str, module: Any, other: Any) -> Iterator[None]:
-    """Put a module there too."""
+    """Context manager that applies a module in another place too."""
     forward, following = module.forward, getattr(other, "forward", None)
     ways: dict[str, Compute] = {
         "behind": lambda f, a, k, n: forward(f(*a, **k)),
@@ -114,14 +119,14 @@ def added(how: str, module: Any, other: Any) -> Iterator[None]:
 
 
 def on_first_array(change: Callable[[Any], Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute a function with another array for the first that it is given."""
+    """Compute a function with `change` applied to the first array that it is given."""
     first, *others = call_records.arrays_in((args, kwargs))
     args, kwargs = call_records.replaced((args, kwargs), [first, *others], [change(first), *others])
     return function(*args, **kwargs)
 
 
 def activations(replay: Replay) -> Iterator[Proposal]:
-    """Activations of the code elsewhere, and then one more."""
+    """Mutations of activations: applied later or earlier, then to the output of another child too."""
     tensors, active = modules.given_by(replay), [*filter(is_activation, replay.every_operation)]
     yield from done_later(replay, tensors)
     yield from done_earlier(replay, tensors, active)
@@ -133,7 +138,7 @@ def activations(replay: Replay) -> Iterator[Proposal]:
 
 
 def done_later(replay: Replay, tensors: dict[Site, torch.Tensor]) -> Iterator[Proposal]:
-    """An activation, or a product with a gate, behind the child that is given it."""
+    """Mutations that apply an activation, or a product with a gate, after the child that reads its output."""
     for site, tensor in tensors.items():
         for op in (each for each in replay.every_operation if same(each.output, replay.inputs.get(site))):
             for i, x in enumerate(op.args[:2]):
@@ -146,7 +151,7 @@ def done_later(replay: Replay, tensors: dict[Site, torch.Tensor]) -> Iterator[Pr
 
 
 def done_earlier(replay: Replay, tensors: dict[Site, torch.Tensor], active: list[Op]) -> Iterator[Proposal]:
-    """An activation of what a child gives before that child, and so behind the one whose output it is given."""
+    """Mutations that apply an activation to the input of the child whose output it reads: to the output of the child before."""
     for op, site, other in product(active, tensors, tensors):
         x, reads_site = tensors[other], same(next(iter(op.args), None), tensors[site])
         if other != site and reads_site and same(x, replay.inputs.get(site)) and has_its_axis(op, x):
@@ -156,29 +161,30 @@ def done_earlier(replay: Replay, tensors: dict[Site, torch.Tensor], active: list
 
 
 def has_its_axis(op: Op, x: torch.Tensor) -> bool:
-    """True if an array has the axis that a softmax goes over; other activations go over none."""
+    """True if an array has the axis of a softmax; always True for other activations, which have no axis."""
     axis = next(iter(op.args[1:]), op.kwargs.get("dim"))
     return "softmax" not in op.name or not isinstance(axis, int) or -x.ndim <= axis < x.ndim
 
 
 def applied(op: Op, i: int, x: torch.Tensor) -> Any:
-    """Compute an operation of another operand, which stays as it is."""
+    """Compute an operation with a copy of `x` for operand `i`."""
     return with_operand(i, lambda _: x.clone(), op.function, op.args, op.kwargs, 0)
 
 
 def matters(replay: Replay, others: dict[Site, Any]) -> bool:
-    """True if the array depends on what these children give: another one may be given the same."""
+    """True if these outputs of children change the array. Several children may be given the same, and not all of them
+    matter."""
     found = replay.array(replay.given_outputs(others))
     return found is None or not np.array_equal(found, replay.wanted)
 
 
 def passed_on(replay: Replay, op: Op, i: int, others: dict[Site, Any]) -> Edit:
-    """Let an operation give its operand `i`, and children these arrays."""
+    """Edit in which an operation gives its operand `i`, and children give these arrays."""
     return together(op.rewrite(lambda f, a, k, n: a[i]), replay.given_outputs(others))
 
 
 def biases(ops: list[Op]) -> Iterator[Proposal]:
-    """Biases of products behind the activations that read them."""
+    """Mutations that add the bias of a product after the activation that reads it."""
     products = [each for each in ops if each.name in PRODUCTS]
     biased = [each for each in products if named(each.function, each.args, each.kwargs).get("bias") is not None]
     for linear, op in product(biased, filter(is_activation, ops)):
@@ -187,7 +193,7 @@ def biases(ops: list[Op]) -> Iterator[Proposal]:
 
 
 def added_behind(product: Op, op: Op) -> Rewrite:
-    """Add the bias of each product to what an activation makes of it."""
+    """Rewrite in which the bias of each product is added after the activation."""
     biases: list[torch.Tensor] = []
 
     def bare(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:

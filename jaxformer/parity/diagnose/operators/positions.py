@@ -1,4 +1,5 @@
-"""Tables of other whole numbers: positions, tokens, rows of a table of distances, and positions that are counted by a mask."""
+"""Integers to try in place of torch's: positions, tokens, rows of a table of distances, and positions that are counted by a
+mask."""
 
 import math
 from collections.abc import Iterator
@@ -48,13 +49,13 @@ WORDS = {
 
 
 def worded(before: str) -> dict[str, str]:
-    """Words of a change by `how` the numbers differ."""
+    """Words of a change for each way in which integers differ: `before` and the way's words."""
     return {how: f"{before} {words}" for how, words in WORDS.items()}
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way in which whole numbers differ from torch's: a key of WORDS, and its numbers."""
+    """Way in which integers differ from torch's: a key of `WORDS`, and the numbers in its words."""
 
     how: str
     numbers: tuple[tuple[str, int], ...]
@@ -69,7 +70,7 @@ class Way:
 
 
 class Other(NamedTuple):
-    """Whole numbers that may stand for torch's."""
+    """Integers to try in place of torch's, and the way in which they differ."""
 
     way: Way
     ids: torch.Tensor
@@ -79,21 +80,21 @@ Others = Iterator[Other]
 
 
 def told(how: str, ids: torch.Tensor, **numbers: int) -> Other:
-    """Whole numbers with the way in which they differ."""
+    """Pair integers with the way in which they differ."""
     return Other(Way(how, tuple(numbers.items())), ids)
 
 
 def other_ids(ids: torch.Tensor, rows: int) -> Others:
-    """Other rows of a table of so many, the plain ones first."""
+    """Other ids of rows for a table of `rows` rows, the plain ones first."""
     for other in every(ids, rows):
         if other.ids.shape == ids.shape and other.ids.min() >= 0 and other.ids.max() < rows and not torch.equal(other.ids, ids):
             yield other
 
 
 def every(ids: torch.Tensor, rows: int) -> Others:
-    """Other whole numbers, with those that have no row."""
+    """Other integers, those beyond the table included."""
     length = math.isqrt(ids.numel())
-    if ids.ndim == 1 and length**2 == len(ids) > FEW and not steps(ids, 0):  # of pairs, as one list
+    if ids.ndim == 1 and length**2 == len(ids) > FEW and not steps(ids, 0):  # ids of pairs of positions, flattened
         for way, other in every(ids.reshape(length, length), rows):
             yield Other(way, other.reshape(-1))
         return
@@ -137,12 +138,12 @@ def other_positions(ids: torch.Tensor) -> Others:
 
 
 def steps(ids: torch.Tensor, axis: int) -> bool:
-    """True if most of them are the one before and 1 more."""
+    """True if, along the axis, most ids are 1 more than the one before."""
     return bool((ids.diff(dim=axis) == 1).double().mean() > 0.5)
 
 
 def other_pairs(ids: torch.Tensor) -> Others:
-    """Pairs of positions exchanged, or positions of a grid in the order of its columns."""
+    """Other ids of pairs of positions: each pair exchanged, or positions of a grid column by column."""
     length = ids.shape[-1]
     yield told("transposed", ids.transpose(-1, -2))
     for height in divisors(length):
@@ -151,7 +152,8 @@ def other_pairs(ids: torch.Tensor) -> Others:
 
 
 def on_grids(ids: torch.Tensor, rows: int) -> Others:
-    """Other rows of a table that has as many as a grid has places; 1 x n is a line."""
+    """Other ids for a table with one row for each place of a grid: its axes exchanged, or counted from the other end. A line
+    counts as a grid of 1 x n."""
     if ids.ndim < 2:
         return
     yield told("from_end", rows - 1 - ids)
@@ -164,13 +166,13 @@ def on_grids(ids: torch.Tensor, rows: int) -> Others:
 
 
 def divisors(n: int) -> list[int]:
-    """Divisors but 1 and the number itself."""
+    """Divisors of `n` other than 1 and `n`."""
     small = [each for each in range(2, math.isqrt(n) + 1) if n % each == 0]
     return sorted({*small, *(n // each for each in small)})
 
 
 def other_tokens(ids: torch.Tensor, rows: int) -> Others:
-    """Another token where each row begins, or for one that stands there; tokens moved along a row."""
+    """Other tokens: another first token of each row, another one in place of a token, tokens moved along the row."""
     if ids.ndim != 2 or ids.shape[1] < 2:
         return
     few, first = [*range(min(rows, MOST_TOKENS)), rows - 1], ids[:, :1]
@@ -187,7 +189,7 @@ def other_tokens(ids: torch.Tensor, rows: int) -> Others:
 
 
 def by_masks(replay: Replay, length: int) -> Others:
-    """Positions `B T` of the tokens that are seen, from 0 at the first of them; those of the others differ."""
+    """Positions `B T` that count the visible tokens of a mask from 0; the ways differ in the positions of masked tokens."""
     for valid in valid_tokens(replay, length):
         counted = valid.long().cumsum(-1) - 1
         yield told("seen", counted.clamp(min=0))
@@ -198,7 +200,7 @@ def by_masks(replay: Replay, length: int) -> Others:
 
 
 def valid_tokens(replay: Replay, length: int) -> Iterator[torch.Tensor]:
-    """`B T` of every mask that hides tokens in all their rows: True where a token is seen."""
+    """Visible tokens of every mask that hides tokens from all queries: `B T`, True where a token is seen."""
     seen: list[torch.Tensor] = []
     found: list[torch.Tensor] = []
     for array in (*arrays_in(replay.arguments), *(op.output for op in replay.operations)):
@@ -209,7 +211,7 @@ def valid_tokens(replay: Replay, length: int) -> Iterator[torch.Tensor]:
 
 
 def tokens_of(array: Any, length: int, seen: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Tokens that one mask shows: of numbers that are added, of 0 and 1, or of booleans, whose sense is not known."""
+    """Visible tokens `B T` of one mask: additive, of 0 and 1, or boolean. Booleans are read in both senses."""
     if not isinstance(array, torch.Tensor) or array.ndim < 2 or array.shape[-1] != length:
         return
     if array.is_floating_point():

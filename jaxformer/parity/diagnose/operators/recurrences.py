@@ -11,31 +11,35 @@ from jaxformer.parity.diagnose.mutation import Change, Proposal
 from jaxformer.parity.diagnose.trace import Compute, Op
 
 State = tuple[torch.Tensor, ...]
-"""Of one layer in one direction: what it gives, and the cell of an LSTM."""
+"""State of one layer in one direction: its output, and the cell of an LSTM."""
 Weights = tuple[torch.Tensor, ...]
-"""Of one layer in one direction: of its input, of its state, the bias of its input, the bias of its state."""
+"""Tensors of one layer in one direction: weight_ih, weight_hh, bias_ih, bias_hh."""
 Step = Callable[..., State]
-"""step(state, x, weights)"""
+"""step(state, x, weights) -> the next state."""
 Function = Callable[[torch.Tensor], torch.Tensor]
 Gates = tuple[Any, ...]
-"""A function for each gate; None for the forget gate is 1 less the input gate."""
+"""Function of each gate. None, for an LSTM's input or forget gate: 1 minus the other one."""
 SIGMOIDS: Gates = (torch.sigmoid,) * 3
 
 
 class Order(NamedTuple):
-    """How positions are gone through: whether those of the second direction are `turned` before it and turned `back` behind it;
-    whether the states are given that steps begin with; whether each layer gives the second direction before the first."""
+    """Order in which a recurrence runs over positions and joins its directions."""
 
     turned: bool = True
+    """True if the second direction reads the positions in reverse order."""
     back: bool = True
+    """True if the second direction's outputs are reversed back."""
     before: bool = False
+    """True if the outputs are the states before each step."""
     second_first: bool = False
+    """True if each layer joins the second direction before the first."""
 
 
 def lstm(
     state: State, x: Any, weights: Weights, new: Function = torch.tanh, out: Function = torch.tanh, gates: Gates = SIGMOIDS
 ) -> State:
-    """With the functions of its new cell, of its output and of its `gates` input, forget and output."""
+    """Compute a step of an LSTM, with the functions of the new cell, of the output, and of the input, forget and output
+    `gates`."""
     w, u, b, c = weights
     i, f, g, o = (x @ w.T + b + state[0] @ u.T + c).chunk(4, -1)
     i, o = gates[0](i) if gates[0] else 1 - gates[1](f), gates[2](o)
@@ -44,7 +48,7 @@ def lstm(
 
 
 def gru(state: State, x: Any, weights: Weights, new: Function = torch.tanh, gates: Gates = SIGMOIDS) -> State:
-    """With the functions of its new gate, and of its `gates` reset and update."""
+    """Compute a step of a GRU, with the functions of the new gate, and of the reset and update `gates`."""
     w, u, b, c = weights
     (xr, xz, xn), (ur, uz, un) = (x @ w.T + b).chunk(3, -1), (state[0] @ u.T + c).chunk(3, -1)
     r, z = gates[0](xr + ur), gates[1](xz + uz)
@@ -52,7 +56,7 @@ def gru(state: State, x: Any, weights: Weights, new: Function = torch.tanh, gate
 
 
 def reset_first(state: State, x: Any, weights: Weights) -> State:
-    """n = tanh(W x + b + U (r h) + c)"""
+    """Compute a step of a GRU that applies the reset gate first: n = tanh(W x + b + U (r h) + c)."""
     w, u, b, c = weights
     (h,), (ur, uz, un), (cr, cz, cn) = state, u.chunk(3), c.chunk(3)
     xr, xz, xn = (x @ w.T + b).chunk(3, -1)
@@ -61,23 +65,23 @@ def reset_first(state: State, x: Any, weights: Weights) -> State:
 
 
 def plain(state: State, x: Any, weights: Weights, new: Function = torch.tanh) -> State:
-    """A step of Elman's."""
+    """Compute a step of an Elman RNN."""
     w, u, b, c = weights
     return (new(x @ w.T + b + state[0] @ u.T + c),)
 
 
 OWN: dict[str, Step] = {"lstm": lstm, "gru": gru, "rnn_tanh": plain, "rnn_relu": partial(plain, new=torch.relu)}
-"""torch's."""
+"""Steps as torch computes them."""
 
 
 def stepped(step: Step, state: State, x: torch.Tensor, arrays: Any) -> State:
-    """One step, with weights and biases."""
+    """Compute one step from a layer's weights and biases; zeros where it has no biases."""
     w, u, *biases = arrays
     return step(state, x, (w, u, *(biases or (torch.zeros(len(w), dtype=x.dtype),) * 2)))
 
 
 def of_cell(step: Step, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """One step of a cell, which torch's code calls in a loop of its own."""
+    """Compute one step of a cell, such as `lstm_cell`, which the user's code calls in a loop of its own."""
     x, state, *arrays = args
     states = (state,) if isinstance(state, torch.Tensor) else tuple(state)
     found = stepped(step, states, x, [array for array in arrays if array is not None])
@@ -85,7 +89,7 @@ def of_cell(step: Step, function: Any, args: Any, kwargs: Any, n: int) -> Any:
 
 
 def by_steps(order: Order, step: Step, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """All positions."""
+    """Compute a recurrence step by step: all layers, directions and positions."""
     x, hidden, arrays, biased, layers, _, _, both_ways, batch_first = args
     hidden = (hidden,) if isinstance(hidden, torch.Tensor) else hidden
     x = x.transpose(0, 1) if batch_first else x
@@ -105,27 +109,28 @@ def by_steps(order: Order, step: Step, function: Any, args: Any, kwargs: Any, n:
 
 
 def backwards(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """From the last position to the first."""
+    """Compute a recurrence from the last position to the first."""
     axis = int(args[-1])
     output, *state = function(args[0].flip(axis), *args[1:], **kwargs)
     return (output.flip(axis), *state)
 
 
 def directions_exchanged(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """What the second direction gives comes first."""
+    """Compute a recurrence whose second direction's output comes first."""
     output, *state = function(*args, **kwargs)
     return (torch.cat(output.chunk(2, -1)[::-1], -1), *state)
 
 
 GATES = {"gru": ("reset", "update", "new"), "lstm": ("input", "forget", "cell", "output"), "rnn_tanh": (), "rnn_relu": ()}
-"""In torch's order, in which weights and biases have them one below the other."""
+"""Names of the gates, in the order in which torch's weights and biases stack their blocks."""
 Blocks = list[torch.Tensor]
+"""Weight or bias as one block for each gate, or a list of weights and biases."""
 OfBlock = Callable[..., torch.Tensor]
-"""change(block, 'bias_hh')"""
+"""change(block, kind) -> another block; the kind is one of `KINDS`, such as 'bias_hh'."""
 KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 CELL = "_cell"
 OPEN = 1e3
-"""A bias beside which a sigmoid is 1."""
+"""Bias with which a sigmoid is 1."""
 GATE_ORDER = Change("recurrences.gate_order", "has its gates in the order {order} in weights and biases")
 NO_BIAS = Change("recurrences.no_bias", "leaves out {bias}")
 BIAS_BEHIND_GATE = Change("recurrences.bias_behind_gate", "adds the new gate's bias_hh behind the product with the reset gate")
@@ -136,13 +141,13 @@ OF_GATE: dict[Change, OfBlock] = {
     Change("recurrences.open", "leaves out the {gate} gate (1)"): lambda x, kind: x + OPEN * (kind == "bias_ih"),
     Change("recurrences.gate_bias", "adds 1 to the {gate} gate's bias"): lambda x, kind: x + 1.0 * (kind == "bias_ih"),
 }
-"""Blocks of one gate."""
+"""Mutations of the blocks of one gate."""
 SIGMOID = torch.sigmoid
 HARD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "hard sigmoid 0.2 x + 0.5": lambda x: (0.2 * x + 0.5).clamp(0, 1),
     "hard sigmoid x / 6 + 0.5": torch.nn.functional.hardsigmoid,
 }
-"""What stands for a sigmoid."""
+"""Piecewise linear functions for a sigmoid."""
 STEPS: dict[str, dict[Change, Step]] = {
     "lstm": {
         Change("recurrences.plain_output", "leaves out the tanh of its output"): partial(lstm, out=torch.positive),
@@ -186,7 +191,7 @@ BOTH_DIRECTIONS: dict[Change, Order | Compute] = {
 
 
 def proposals(op: Op) -> Iterator[Proposal]:
-    """Mutations of one that is not given packed sequences, or of a cell."""
+    """Mutations of a recurrence, unless it is given packed sequences, or of a cell."""
     kind, cell = op.name.removesuffix(CELL), op.name.endswith(CELL)
     state = op.args[1] if kind in GATES and len(op.args) >= (4 if cell else 9) else None
     if state is None or (isinstance(state, torch.Tensor) and not state.is_floating_point()):
@@ -212,7 +217,7 @@ def proposals(op: Op) -> Iterator[Proposal]:
 
 
 def gates(op: Op, names: tuple[str, ...]) -> Iterator[Proposal]:
-    """Mutations of the order of gates, and of each of them."""
+    """Mutations of the order of the gates, and of each gate."""
     for order in [*itertools.permutations(range(len(names)))][1:]:
         yield op.instead(GATE_ORDER, partial(with_blocks, partial(reordered, order)), order=[names[i] for i in order])
     for number, gate in enumerate(names):
@@ -221,7 +226,7 @@ def gates(op: Op, names: tuple[str, ...]) -> Iterator[Proposal]:
 
 
 def with_blocks(change: Callable[[str, Blocks], Blocks], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The function of weights and biases whose blocks, one for each gate, are changed: `change('bias_hh', blocks)`."""
+    """Call the function with other blocks of weights and biases, one for each gate: `change('bias_hh', blocks)`."""
     count = max(1, len(GATES[function.__name__.removesuffix(CELL)]))
 
     def changed(arrays: Blocks) -> Blocks:
@@ -232,24 +237,24 @@ def with_blocks(change: Callable[[str, Blocks], Blocks], function: Any, args: An
 
 
 def with_arrays(change: Callable[[Blocks], Blocks], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The function of other weights, which a cell is given one by one."""
+    """Call the function with other weights and biases, which a cell takes as separate arguments."""
     if isinstance(args[2], (tuple, list)):
         return function(*args[:2], change([*args[2]]), *args[3:], **kwargs)
     return function(*args[:2], *change([array for array in args[2:] if array is not None]), **kwargs)
 
 
 def reordered(order: Sequence[int], kind: str, blocks: Blocks) -> Blocks:
-    """The gates as they are, where the blocks are those of gates in this order."""
+    """Return blocks in torch's order of gates, from blocks that lie in the order `order`."""
     return [blocks[order.index(gate)] for gate in range(len(blocks))]
 
 
 def changed_blocks(number: int | None, change: OfBlock, kind: str, blocks: Blocks) -> Blocks:
-    """Another block of one gate, or of all."""
+    """Change the block of gate `number`; None: of all gates."""
     return [change(block, kind) if number in (i, None) else block for i, block in enumerate(blocks)]
 
 
 def bias_moved(arrays: Blocks) -> Blocks:
-    """n = tanh(W x + b + r (U h) + c), where torch has r (U h + c)."""
+    """Move the new gate's bias_hh into bias_ih: n = tanh(W x + b + r (U h) + c), where torch has r (U h + c)."""
     arrays = [array.clone() for array in arrays]
     biases = [array for array in arrays if array.ndim == 1]
     for ih, hh in zip(biases[::2], biases[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""An operation, a part that is joined, or the array itself reads another array of the same shape, or has one added."""
+"""Mutations in which an operation, a join or the array itself reads another array of the same shape, or has one added."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,15 +20,15 @@ from jaxformer.parity.diagnose.trace import Op, Rewrite, is_inside, same
 from jaxformer.parity.trace.call_records import arrays_in
 
 MOST_BEFORE = 8
-"""Arrays that were made before and may be read instead, the last of them."""
+"""Largest number of earlier arrays that may be read instead: the last ones."""
 MOST_RUNS = MOST_PARTS = 4
 MOST_NORMED = 12
-"""Arrays of which a norm may stand in the place of another."""
+"""Largest number of arrays whose norm may take the place of the array: the last ones."""
 JOINS = ("cat", "concat", "stack")
 
 
 def worded(template: str, values: Mapping[str, str]) -> dict[str, str]:
-    """Words for each kind of value, which stand where the template has VALUE."""
+    """Words for each kind of value: the template with these for VALUE."""
     return {how: template.replace("VALUE", words) for how, words in values.items()}
 
 
@@ -40,7 +40,7 @@ VALUES = {
     "run": "{1}, time {number} of {runs},",
     "plain": "{1}",
 }
-"""Kinds of values that may be read; `{1}` is what made it."""
+"""Words for the kinds of values that may be read; `{1}` is what made the value."""
 OPERAND = Change("reroute.operand", worded("reads VALUE for its {ordinal} operand", VALUES), reroutes=True)
 PART = Change("reroute.part", worded("reads VALUE for part {part} of {parts}", VALUES), reroutes=True)
 IN_PLACE = Change("reroute.array", worded("uses VALUE in its place", VALUES), "has {0} as it is", reroutes=True)
@@ -51,38 +51,38 @@ ADDED = Change("reroute.added_to_array", worded("adds VALUE to it", VALUES), "ha
 
 Function = Callable[[Any], Any]
 Combine = Callable[[Any, torch.Tensor], torch.Tensor]
-"""What comes of what torch reads and a value."""
+"""combine(what torch reads, value) -> what is read instead."""
 
 
 def taken(x: Any, other: torch.Tensor) -> torch.Tensor:
-    """The value, whatever torch reads."""
+    """Return a copy of the value, whatever torch reads."""
     return other.clone()
 
 
 class Value(NamedTuple):
-    """A tensor that may be read."""
+    """Tensor that may be read instead of torch's."""
 
     how: str
-    """Its kind, which has words of its own."""
+    """Kind of value, a key of the change's words."""
     targets: tuple[str | Target, ...]
-    """What made it."""
+    """Targets or names of what made the tensor."""
     x: torch.Tensor
     args: dict[str, Any]
 
 
 class Slot(NamedTuple):
-    """A place where another tensor may be read."""
+    """Place where another tensor may be read."""
 
     target: Target
     x: torch.Tensor
-    """What torch reads."""
+    """Tensor that torch reads."""
     edit: Callable[[Function], Edit]
-    """Edit, what a function makes of it is read."""
+    """edit(function) -> the edit in which the function of the tensor is read."""
     args: dict[str, Any]
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of what the array, operands and joined parts are, the plain ones first."""
+    """Mutations in which the array, operands and joined parts are other tensors of the call, the plain ones first."""
     given, made = [*given_in(replay), *parts_in(replay.listed)], [*made_in(replay.listed)]
     real = [value for value in given if value.x.is_floating_point()]
     yield from arrays(replay, [*given, *made])
@@ -92,7 +92,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 
 def given_in(replay: Replay) -> Iterator[Value]:
-    """What the call is given, and what its children gave."""
+    """Inputs of the call, and outputs of its children."""
     found = arrays_in(replay.arguments)
     for number, x in enumerate(found, 1):
         yield Value("argument" if len(found) > 1 else "given", ("the call",), x, {"number": number})
@@ -102,14 +102,14 @@ def given_in(replay: Replay) -> Iterator[Value]:
 
 
 def parts_in(ops: Sequence[Op]) -> Iterator[Value]:
-    """Parts of what is split."""
+    """Parts that operations such as `split` give."""
     for op in ops:
         if len(op.runs) == 1 and isinstance(op.output, (tuple, list)) and len(op.output) <= MOST_PARTS:
             yield from (Value("part", (op.target,), x, {"number": number}) for number, x in enumerate(op.output, 1))
 
 
 def made_in(ops: Sequence[Op]) -> Iterator[Value]:
-    """Outputs of operations; of one that runs a few times, each of them."""
+    """Outputs of operations: of each run where there are a few; none where there are more."""
     for op in (op for op in ops if len(op.runs) <= MOST_RUNS):
         how, many = "run" if len(op.runs) > 1 else "plain", len(op.runs)
         for number, run in enumerate(op.runs, 1):
@@ -118,14 +118,14 @@ def made_in(ops: Sequence[Op]) -> Iterator[Value]:
 
 
 def operands(op: Op, most: int = 3) -> Iterator[Slot]:
-    """The first operands."""
+    """Slots of an operation's first `most` operands."""
     for i, x in enumerate(op.args[:most]):
         if isinstance(x, torch.Tensor) and x.ndim:
             yield Slot(op.target, x, lambda f, i=i: op.rewrite(partial(with_operand, i, f)), {"ordinal": ORDINALS[i]})
 
 
 def parts(op: Op) -> Iterator[Slot]:
-    """Arrays that are put together."""
+    """Slots of the arrays that an operation joins."""
 
     def another(i: int, f: Function) -> Rewrite:
         return op.rewrite(partial(with_operand, 0, lambda x: [*x[:i], f(x[i]), *x[i + 1 :]]))
@@ -135,30 +135,30 @@ def parts(op: Op) -> Iterator[Slot]:
 
 
 def array_of(replay: Replay) -> Slot:
-    """The array that jax's is compared with."""
+    """Slot of the array that jax's is compared with."""
     return Slot(Target("the array"), torch.from_numpy(replay.wanted), replay.followed_by, {})
 
 
 def reads(change: Change, slot: Slot, value: Value, combine: Combine = taken, *others: str) -> Proposal:
-    """Mutation in which a value is read, or what comes of both."""
+    """Propose that a slot reads a value, or what `combine` makes of both."""
     edits = partial(slot.edit, lambda x: combine(x, value.x))
     return propose(change, (slot.target, *value.targets, *others), edits, how=value.how, **slot.args, **value.args)
 
 
 def rerouted(change: Change, slots: Iterator[Slot], values: Sequence[Value]) -> Iterator[Proposal]:
-    """Mutations in which values are read that fit."""
+    """Mutations in which slots read values of their type and shape."""
     for slot in slots:
         yield from (reads(change, slot, value) for value in values if fits(slot.x, value.x))
 
 
 def fits(x: torch.Tensor, other: torch.Tensor, along_last: bool = False) -> bool:
-    """True for another array of the same type and shape, which may differ `along_last` axis."""
+    """True for another array of the same type and shape; if `along_last`, the last axis may have another size."""
     alike = along_last and other.ndim == x.ndim and other.shape[:-1] == x.shape[:-1]
     return (alike or other.shape == x.shape) and other.dtype == x.dtype and not same(other, x)
 
 
 def arrays(replay: Replay, values: Sequence[Value]) -> Iterator[Proposal]:
-    """Mutations in which the whole array is another one, or a norm of it."""
+    """Mutations in which the whole array is another one, or a norm of another one."""
     array, jax = array_of(replay), compared_in(replay)
     those = [each for each in values if each.x.is_floating_point() and each.x.shape == array.x.shape]
     for value in those:
@@ -176,7 +176,7 @@ def compared_in(replay: Replay) -> np.ndarray | None:
 
 
 def made_before(ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations of operands, for which outputs of operations before are read: first in the user's code, then in torch's own."""
+    """Mutations in which operands are outputs of earlier operations: first in the user's code, then in torch's own."""
     once = [op for op in ops if len(op.runs) == 1]
     for inside in (False, True):
         before: list[Value] = []
@@ -189,7 +189,7 @@ def made_before(ops: Sequence[Op]) -> Iterator[Proposal]:
 
 
 def last_in_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations of a sum in every layer, of which an operand is what another operation gave last."""
+    """Mutations of a sum that runs in every layer: one operand is the last output of another operation."""
     for total in (op for op in ops if op.name == "add" and len(op.runs) > 1 and op.output.ndim > 1):
         shape, before = total.output.shape, dict[int, Op]()
         for op in ops if [of_reals(x) and x.shape == shape for x in total.args[:2]] == [True, True] else ():
@@ -202,7 +202,7 @@ def last_in_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
 
 
 def with_last(total: Op, i: int, other: Op) -> Rewrite:
-    """Edit, an operand of one is what the other gave."""
+    """Rewrite in which operand `i` of `total` is the last output of `other`."""
     gave: dict[str, torch.Tensor] = {}
 
     def kept(function: Any, args: Any, kwargs: Any, n: int) -> Any:
@@ -213,7 +213,7 @@ def with_last(total: Op, i: int, other: Op) -> Rewrite:
 
 
 def additions(replay: Replay) -> Iterator[Proposal]:
-    """Mutations that add where torch's code adds nothing: to the array itself, or to what a norm or a product is given."""
+    """Mutations that add an array where torch adds none: to the array itself, or to the input of a norm or a linear layer."""
     array, jax = array_of(replay), compared_in(replay)
     parameters = (Value("plain", (name,), x, {}) for name, x in replay.module.named_parameters() if x.ndim > 1)
     given = [*given_in(replay), *parameters]
@@ -226,7 +226,7 @@ def additions(replay: Replay) -> Iterator[Proposal]:
 
 
 def may_be_added(x: torch.Tensor, other: torch.Tensor) -> bool:
-    """True for another array of the same shape, but for ones and axes in front."""
+    """True for another float array with at least two axes that broadcasts to `x`, with the same last axis."""
     along = zip(other.shape[::-1], x.shape[::-1], strict=False)
     fits = other.is_floating_point() and 1 < other.ndim <= x.ndim and other.shape[-1] == x.shape[-1]
     return fits and all(one in (1, many) for one, many in along) and not same(other, x)

@@ -1,4 +1,5 @@
-"""Mutations of rotary and sinusoidal positions: rates and positions of the tables, which units are pairs, what is rotated."""
+"""Mutations of rotary and sinusoidal position embeddings: rates and positions of the tables, which units are pairs, what is
+rotated."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -68,8 +69,9 @@ USE = Change(
 )
 BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 1000.0)
 PARTS = (2, 4, 0.5, 0.25)
-"""Parts of the units that torch rotates, as a port that rotates the whole of a head."""
+"""Numbers of rotated units that are tried, as parts of torch's; above 1 for a port that rotates the whole of a head."""
 FACTORS = {"2 pi": 2 * math.pi, "pi": math.pi, "pi / 2": math.pi / 2, "1 / (2 pi)": 0.5 / math.pi, "pi / 180": math.pi / 180}
+"""Factors of positions that are tried, by their words."""
 SMALL = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -91,7 +93,7 @@ def with_tables(rotary: Rotary, change: Change, tables: Callable[..., Tables], *
 
 
 def recounted(rotary: Rotary, others: Others) -> Iterator[Proposal]:
-    """Positions that are counted otherwise, of every row or of `B T`."""
+    """Mutations of positions that are counted in another way, of the tables' shape or `B T`."""
     axes = rotary.positions.ndim
     for way, other in others:
         positions = other if other.ndim == axes else other.reshape(len(other), *[1] * (axes - 2), -1)
@@ -99,7 +101,7 @@ def recounted(rotary: Rotary, others: Others) -> Iterator[Proposal]:
 
 
 def tables(rotary: Rotary) -> Iterator[Proposal]:
-    """Other rates, positions or signs."""
+    """Mutations of rates, positions, signs and precision of the tables."""
     width, rates, positions, base = rotary.width, rotary.rates, rotary.positions, rotary.base
     plain = torch.allclose(rates, plain_rates(width, base), rtol=1e-5)
     divisor = 0.0 if plain else rotary.divisor
@@ -136,7 +138,7 @@ def tables(rotary: Rotary) -> Iterator[Proposal]:
 
 
 def rounded(rotary: Rotary) -> Iterator[Proposal]:
-    """Tables, or what they are made of, in a smaller type."""
+    """Mutations that round the tables, their rates or their angles to a smaller type."""
     for name, kind in SMALL.items():
         cos, sin, rates, angles = (
             x.to(kind).double() for x in (rotary.cos, rotary.sin, rotary.rates, rotary.positions[..., None] * rotary.rates)
@@ -151,7 +153,7 @@ def rounded(rotary: Rotary) -> Iterator[Proposal]:
 
 
 def pairs(ops: list[Op], rotary: Rotary) -> Iterator[Proposal]:
-    """Other pairs where a pair's units are exchanged, or in the tables, or both."""
+    """Mutations of which units are pairs: where `rotate_half` exchanges the units of a pair, in the tables, or in both."""
     exchanges = [op for op in ops if joins_pairs(op)]
     targets = tuple(op.target for op in exchanges)
     neighbours = rotary.layout == LAYOUTS[1] or any(op.name == "stack" for op in exchanges)
@@ -170,14 +172,15 @@ def pairs(ops: list[Op], rotary: Rotary) -> Iterator[Proposal]:
 
 
 def joins_pairs(op: Op) -> bool:
-    """True if it may be the last of `rotate_half(x)`: two arrays of one shape, one after the other or in turns."""
+    """True if an operation may be the last of `rotate_half(x)`: it joins two arrays of one shape, one after the other or
+    interleaved."""
     both = joins(op)
     alike = len(both) == 2 and both[0].is_floating_point() and both[0].ndim > 2 and both[0].shape == both[1].shape
-    return alike and both[0].shape[-1] > 1 and not torch.equal(*both)  # tables are of one array twice
+    return alike and both[0].shape[-1] > 1 and not torch.equal(*both)  # a table joins one array twice
 
 
 def other_pairs(function: object, args: tuple[tuple[torch.Tensor, torch.Tensor]], kwargs: object, n: int) -> torch.Tensor:
-    """Give (-b, a) of pairs of neighbours, where those were of halves, or the other way round."""
+    """Compute (-b, a) of pairs of neighbours where torch's are of halves, or the other way round."""
     minus, plus = args[0]
     if "stack" in getattr(function, "__name__", ""):
         a, b = torch.stack([plus, -minus], -1).flatten(-2).chunk(2, -1)
@@ -187,7 +190,8 @@ def other_pairs(function: object, args: tuple[tuple[torch.Tensor, torch.Tensor]]
 
 
 def children(replay: Replay, rotary: Rotary) -> Iterator[Proposal]:
-    """Queries and keys that children which jax calls too give: as other pairs have them, and each at other positions."""
+    """Mutations of queries and keys that children give which jax calls too: with their units in the order of other pairs, or
+    rotated by other positions."""
     width, length, how = rotary.width, rotary.positions.shape[-1], LAYOUTS[rotary.layout == LAYOUTS[1]]
     given = given_by(replay)
     heads = {site: x for site, x in given.items() if x.ndim == 3 and x.shape[1] == length and x.shape[-1] % width == 0}
@@ -204,8 +208,11 @@ def children(replay: Replay, rotary: Rotary) -> Iterator[Proposal]:
 
 
 def pairings(rotary: Rotary) -> Iterator[tuple[int, torch.Tensor, Tables | None]]:
-    """The part of a head that is rotated, as 1 of so many, the order of a head's units in which torch's pairs are others,
-    and the tables, where they change: scores do not, where queries and keys both have their units in another order."""
+    """Orders of a head's units in which torch's pairs are other pairs, as (part, order, tables).
+
+    1/part of a head is rotated; tables of None are torch's. The order alone does not change scores: queries and keys both have
+    it.
+    """
     units, half, neighbours = torch.arange(rotary.width), len(rotary.rates), rotary.layout == LAYOUTS[1]
     apart = torch.cat([units[::2], units[1::2]])
     yield 1, (torch.argsort(apart) if neighbours else apart), None
@@ -218,21 +225,21 @@ def pairings(rotary: Rotary) -> Iterator[tuple[int, torch.Tensor, Tables | None]
 
 
 def turned(replay: Replay, rotary: Rotary, site: Site, steps: torch.Tensor) -> Edit:
-    """Inside, heads that a child gives are turned by so many positions."""
+    """Edit in which the heads that a child gives are rotated by `steps` positions."""
     return replay.given_outputs({site: rotary.turned(replay.given[site], steps)})
 
 
 def reordered(replay: Replay, rotary: Rotary, sites: Iterable[Site], order: torch.Tensor, both: Tables | None) -> Edit:
-    """Inside, heads that children give have their units in another order, and the tables may be others."""
+    """Edit in which heads that children give have their units in another order, with other tables if there are any."""
     heads = {site: replay.given[site].unflatten(-1, (-1, rotary.width)) for site in sites}
     others = replay.given_outputs({site: x[..., order].flatten(-2) for site, x in heads.items()})
     return together(others, rotary.given(both)) if both else others
 
 
 def uses(ops: list[Op]) -> Iterator[Proposal]:
-    """Tables of queries alone and of keys alone, in each layer, whichever comes first."""
+    """Mutations of the tables of queries alone, or of keys alone, in every layer, in the order in which they are rotated."""
     found = table_products(ops)
-    # two products rotate a half of one array each
+    # two pairs of products for each array, where its halves are separate operands
     each = 2 if len(found) > 1 and any(same(x.other, y.other) for x in found[0] for y in found[1]) else 1
     if not found or len(found) % (2 * each):
         return
@@ -245,7 +252,7 @@ def uses(ops: list[Op]) -> Iterator[Proposal]:
 
 
 def other_angles(pair: Pair) -> dict[str, Tables]:
-    """Other tables in two products, by how they differ."""
+    """Other tables for two products, by the key of `USE`'s words."""
     cos, sin = (each.table for each in pair)
     axis = positions_axis(cos)
     if axis is None:
@@ -261,13 +268,13 @@ def other_angles(pair: Pair) -> dict[str, Tables]:
 
 
 def relaid(table: torch.Tensor, neighbours: bool) -> torch.Tensor:
-    """Lay out a table for the other pairs."""
+    """Lay out a table for the other pairs: for halves if torch has `neighbours`, for neighbours if not."""
     half = table.shape[-1] // 2
     return torch.cat([table[..., ::2]] * 2, -1) if neighbours else table[..., :half].repeat_interleave(2, -1)
 
 
 def at_uses(those: list[tuple[Pair, Tables]]) -> Rewrite:
-    """Inside, these products are with other tables."""
+    """Rewrite in which these products have other tables."""
     found: dict[Place, dict[int, dict[int, torch.Tensor]]] = {}
     for use, table in (each for pair, tables in those for each in zip(pair, tables, strict=True)):
         found.setdefault(use.op.place, {}).setdefault(use.run, {})[use.at] = table
@@ -275,5 +282,5 @@ def at_uses(those: list[tuple[Pair, Tables]]) -> Rewrite:
 
 
 def with_factors(runs: dict[int, dict[int, torch.Tensor]], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Multiply other factors in some runs."""
+    """Compute a product with other factors in some runs."""
     return function(*(runs.get(n, {}).get(i, each) for i, each in enumerate(args)), **kwargs)

@@ -1,4 +1,4 @@
-"""Cosines and sines of rotary positions that a call is given, or makes: their rates, and tables of other ones."""
+"""Rotary tables (cosines and sines) that a call is given or makes: their rates, and tables of other rates and positions."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,27 +18,27 @@ from jaxformer.parity.trace.call_sites import Site
 Tables = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines."""
 Arrays = dict[int, torch.Tensor]
-"""Some of several arrays, by their numbers."""
+"""Replacements of some of several arrays, by index."""
 LAYOUTS = ("halves", "neighbours")
 NEAR = 1e-5
 MOST = 60
-"""Arrays of one shape, two of which may be the tables."""
+"""Largest number of arrays of one shape among which the tables are looked for: the last ones."""
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """Tables `... T H` or `... T H/2`, of positions times rates."""
+    """Tables `... T H` or `... T H/2`, cosines and sines of positions times rates."""
 
     given: Callable[[Tables], Edit]
-    """Inside, the call has these tables."""
+    """given(tables) -> the edit in which the call has these tables."""
     cos: torch.Tensor
     sin: torch.Tensor
     rates: torch.Tensor
-    """Radians a position of each pair."""
+    """Rate of each pair, in radians a position."""
     layout: str
-    """'halves', 'neighbours', or 'once': how the rates stand in the tables."""
+    """Layout of the rates in the tables: 'halves', 'neighbours', or 'once'."""
     name: str = "rotary"
-    """Or 'sinusoidal', where both tables are one, which is added."""
+    """'rotary', or 'sinusoidal' where cosines and sines are one table, which is added."""
 
     @property
     def width(self) -> int:
@@ -52,20 +52,20 @@ class Rotary:
 
     @cached_property
     def positions(self) -> torch.Tensor:
-        """Positions of every row `... T`, by the slowest pair, which has not gone round yet."""
+        """Positions of every row `... T`, from the slowest pair, whose angles have not wrapped around yet."""
         slowest = int(self.rates.masked_fill(self.rates <= 0, torch.inf).argmin())
         at = 2 * slowest if self.layout == "neighbours" else slowest
         return (torch.atan2(self.sin, self.cos)[..., at] / self.rates[slowest]).round()
 
     @property
     def base(self) -> float:
-        """Base of the rates, by the second and the first, which torch may hold in float32."""
+        """Base of the rates, from the first and the second, which torch may hold in float32."""
         first = float(self.rates[0]) or 1.0
         return float(f"{(float(self.rates[1]) / first) ** -len(self.rates):.6g}") if len(self.rates) > 1 else 1e4
 
     @property
     def divisor(self) -> float:
-        """Divisor of all plain rates; 0 where they are others."""
+        """Divisor of all plain rates (linear scaling); 0 for other rates."""
         by = float(f"{1 / float(self.rates[0] or 1.0):.6g}")
         return by if torch.allclose(self.rates * by, plain_rates(self.width, self.base), rtol=NEAR, atol=0) else 0.0
 
@@ -82,7 +82,7 @@ class Rotary:
         return self.with_angles(at[..., None] * (self.rates if rates is None else rates), **how)
 
     def turned(self, x: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """Turn every head of `B T D` by so many positions, `... T`."""
+        """Rotate every head of `B T D` by `steps` positions, `... T`."""
         heads = x.reshape(*x.shape[:2], -1, self.width)
         angles = (steps.reshape(-1, x.shape[1], 1) * self.rates)[:, :, None]
         cos, sin = angles.cos(), angles.sin()
@@ -93,12 +93,12 @@ class Rotary:
 
 
 def plain_rates(width: int, base: float) -> torch.Tensor:
-    """base^(-2i / width)"""
+    """Compute base^(-2i / width)."""
     return base ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
 
 
 def smoothings(rates: torch.Tensor, width: int) -> Iterator[tuple[str, dict[str, float], torch.Tensor]]:
-    """Other rates for those of which the slow ones are divided by a factor, and those between by parts of it."""
+    """Other rates, with names and arguments, where slow rates are divided by a factor and those between by parts of it."""
     ends = {float(f"{float(rates[i] / rates[i + 1]) ** len(rates):.6g}") for i in (0, len(rates) - 2) if len(rates) > 1}
     for base in sorted(ends):
         plain = plain_rates(width, base)
@@ -117,8 +117,8 @@ def smoothings(rates: torch.Tensor, width: int) -> Iterator[tuple[str, dict[str,
 
 
 def scaling_of(rates: torch.Tensor, width: int) -> str:
-    """'llama3' or 'yarn', by the frequencies between those that are kept and those that are divided: Llama 3's are scaled by
-    their number of turns, YaRN's by their number; '' for others, or where there are too few to tell."""
+    """Name the rule, 'llama3' or 'yarn', by the frequencies between those that are kept and those that are divided: Llama 3's
+    are scaled by their number of turns, YaRN's by their index. '' for others, or where there are too few to tell."""
     for plain in (plain for which, _, plain in smoothings(rates, width) if which == "unscaled"):
         parts = rates / plain
         some = ((parts > parts.min() * (1 + NEAR)) & (parts < 1 - NEAR)).nonzero().flatten()
@@ -131,7 +131,7 @@ def scaling_of(rates: torch.Tensor, width: int) -> str:
 
 
 def rotary_of(replay: Replay) -> Rotary | None:
-    """The first tables among what a call is given, what its children give it, what it computes, and what it holds."""
+    """Find the first tables among what a call is given, what its children give it, what it computes, and what it holds."""
     for arrays, placed, ops in sources(replay):
         for i, j in pairs_in(arrays):
             cos, sin = arrays[i], arrays[j]
@@ -141,12 +141,13 @@ def rotary_of(replay: Replay) -> Rotary | None:
 
 
 def placed_at(placed: Callable[[Arrays], Edit], at: tuple[int, int], both: Tables) -> Edit:
-    """Inside, two of several arrays are these tables."""
+    """Edit in which two of several arrays are these tables."""
     return placed(dict(zip(at, both, strict=True)))
 
 
 def sources(replay: Replay) -> Iterator[tuple[list[Any], Callable[[Arrays], Edit], list[Op]]]:
-    """Arrays, how some of them are replaced, and the operations that may make one table of two of them."""
+    """Lists of arrays, each with the edit that replaces some of them, and the operations that may join two of them in one
+    table."""
     yield arrays_in(replay.arguments), replay.given_inputs, []
     for site, value in replay.given.items():
         yield arrays_in(value), partial(given_by, replay, site, value), []
@@ -155,13 +156,13 @@ def sources(replay: Replay) -> Iterator[tuple[list[Any], Callable[[Arrays], Edit
 
 
 def joins(op: Op) -> Sequence[torch.Tensor]:
-    """Arrays that an operation joins, one after another or in turns; none for other operations."""
+    """Arrays that an operation joins, one after another or interleaved; none for other operations."""
     first = next(iter(op.args), None)
     return first if op.name in ("cat", "concat", "stack") and isinstance(first, (tuple, list)) else ()
 
 
 def sinusoidal(replay: Replay) -> Rotary | None:
-    """A table that a module holds: sines and cosines side by side or in turns."""
+    """Find a table that a module holds: sines and cosines side by side or interleaved."""
     for table in (*replay.module.buffers(), *replay.module.parameters()):
         flat = table.squeeze()
         if flat.ndim != 2 or not flat.is_floating_point() or len(flat) < 2 or flat.shape[1] < 4 or flat.shape[1] % 2:
@@ -175,29 +176,29 @@ def sinusoidal(replay: Replay) -> Rotary | None:
 
 
 def held_joined(table: torch.Tensor, in_turns: bool, first: int, both: Tables) -> Edit:
-    """Inside, a table holds these cosines and sines, `first` of them first."""
+    """Edit in which a table holds these cosines and sines, those of index `first` first."""
     parts = [both[first], both[1 - first]]
     return held(table, (torch.stack(parts, -1).flatten(-2) if in_turns else torch.cat(parts, -1)).reshape(table.shape))
 
 
 def parts(output: Any) -> list[torch.Tensor]:
-    """Tensors that an operation gives."""
+    """Tensors of an operation's output."""
     return [output] if isinstance(output, torch.Tensor) else list(output)
 
 
 def put(value: Any, others: Arrays) -> Any:
-    """Replace some arrays of a value."""
+    """Replace some arrays of a value, by index."""
     arrays = arrays_in(value)
     return replaced(value, arrays, [others.get(i, array) for i, array in enumerate(arrays)])
 
 
 def given_by(replay: Replay, site: Site, value: Any, others: Arrays) -> Edit:
-    """Inside, some of the arrays that a child gives are others."""
+    """Edit that replaces some of the arrays that a child gives."""
     return replay.given_outputs({site: put(value, others)})
 
 
 def computed(made: list[tuple[Op, int, torch.Tensor]], others: Arrays) -> Edit:
-    """Inside, some of the arrays that operations give are others."""
+    """Edit that replaces some of the arrays that operations give."""
     found: dict[Place, Arrays] = {}
     for i, other in others.items():
         op, number, _ = made[i]
@@ -206,12 +207,12 @@ def computed(made: list[tuple[Op, int, torch.Tensor]], others: Arrays) -> Edit:
 
 
 def with_parts(others: Arrays, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Replace some arrays that an operation gives."""
+    """Compute an operation, and replace some arrays of its output."""
     return put(function(*args, **kwargs), others)
 
 
 def pairs_in(arrays: list[Any]) -> Iterator[tuple[int, int]]:
-    """Numbers of two arrays that are cosines and sines of positions along their axis before the last."""
+    """Indices of two arrays that are cosines and sines of positions along their second-last axis."""
     alike: dict[Any, list[int]] = {}
     for j, array in enumerate(arrays):
         if array.is_floating_point() and array.ndim > 1 and array.shape[-2] > 1:
@@ -223,11 +224,11 @@ def pairs_in(arrays: list[Any]) -> Iterator[tuple[int, int]]:
 
 
 def rotary(cos: torch.Tensor, sin: torch.Tensor, given: Callable[[Tables], Edit], name: str = "rotary") -> Rotary:
-    """Find the rates of two tables, and how they stand there."""
+    """Find the rates of two tables, and their layout."""
     cos, sin = cos.double(), sin.double()
     n, turned = cos.shape[-1], torch.atan2(sin, cos).reshape(-1, *cos.shape[-2:])
     steps = turned[:, 1] - turned[:, 0]
-    rates = steps[int(steps.any(-1).double().argmax())]  # a row of padding stands still
+    rates = steps[int(steps.any(-1).double().argmax())]  # positions of padding may all be the same
     layout = "once"
     if torch.equal(cos[..., : n // 2], cos[..., n // 2 :]):
         layout, rates = "halves", rates[: n // 2]
@@ -237,7 +238,7 @@ def rotary(cos: torch.Tensor, sin: torch.Tensor, given: Callable[[Tables], Edit]
 
 
 def are_tables(cos: torch.Tensor, sin: torch.Tensor, axis: int = -2) -> bool:
-    """True for cosines and sines of positions along an axis, up to a factor: at position 0 the sines alone are 0."""
+    """True for cosines and sines of positions along an axis, times a common factor; at position 0, only the sines are 0."""
     if not cos.numel():
         return False
     few = cos.flatten()[:3].square() + sin.flatten()[:3].square()
@@ -251,23 +252,23 @@ def are_tables(cos: torch.Tensor, sin: torch.Tensor, axis: int = -2) -> bool:
 
 
 class Use(NamedTuple):
-    """A product with a table, in one run of an operation."""
+    """Product with a table, in one run of an operation."""
 
     op: Op
     run: int
     at: int
-    """Which of its factors is the table."""
+    """Index of the factor that is the table."""
     table: torch.Tensor
     other: Any
-    """The other factor."""
+    """Other factor of the product."""
 
 
 Pair = tuple[Use, Use]
-"""Products with cosines, and with sines."""
+"""Product with cosines, and product with sines."""
 
 
 def table_products(ops: list[Op]) -> list[Pair]:
-    """Products with cosines and with sines, pair by pair in their order."""
+    """Pairs of products with cosines and with sines, in the order in which they run."""
     every = [
         Use(op, i, at, x, run.args[1 - at])
         for op in ops
@@ -293,6 +294,6 @@ def table_products(ops: list[Op]) -> list[Pair]:
 
 
 def positions_axis(table: torch.Tensor) -> int | None:
-    """The axis along which a table changes, but for its last."""
+    """Axis of positions: the last one along which a table changes, its very last axis aside; None if there is none."""
     axes = (axis for axis in range(table.ndim - 2, -1, -1) if table.shape[axis] > 1)
     return next((axis for axis in axes if not torch.equal(table.narrow(axis, 0, 1), table.narrow(axis, 1, 1))), None)

@@ -1,4 +1,4 @@
-"""What is said of rotary positions: frequencies and their scalings, and which units are pairs."""
+"""Words for rotary positions: frequencies and their scalings, and which units are pairs."""
 
 import math
 from typing import Any
@@ -32,7 +32,7 @@ def based(args: dict[str, Any]) -> str:
 
 
 POWERS = (2, 4, 0.5, 0.25)
-"""Of the base, which exponents make that are of another width."""
+"""Powers of the base that amount to exponents of another width."""
 SMOOTHINGS = {
     "unscaled": "does not scale them: {0} base {base:g}",
     "between_divided": "does not smooth between: those are divided by {factor:.6g}",

@@ -1,4 +1,4 @@
-"""Mutations of how the largest are chosen, as experts for tokens: order, places, and how many tokens an expert takes."""
+"""Mutations of how the largest entries are chosen, as experts for tokens: order, indices, and an expert's capacity."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -33,11 +33,11 @@ CAPACITY = Change(
     },
 )
 Part = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""part(values or places, places) -> others."""
+"""part(values or places, places) -> other values or places."""
 
 
 def proposals(operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations of each choice, the plain ones first."""
+    """Mutations of each choice (`topk`, `sort`, `max`, `argmax`), the plain ones first."""
     for op in operations:
         yield from chosen(op)
         if op.name in FIRST:
@@ -47,7 +47,7 @@ def proposals(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def chosen(op: Op) -> Iterator[Proposal]:
-    """Mutations of the places of those that are chosen, and of what is chosen."""
+    """Mutations of the values and places (indices) that are chosen, and of what is chosen."""
     if op.name not in CHOOSING or not isinstance(op.output, (tuple, list)) or len(op.output) != 2:
         return
     x, (values, places) = op.args[0], op.output
@@ -69,19 +69,19 @@ def chosen(op: Op) -> Iterator[Proposal]:
 
 
 def smallest(function: Any, args: Any, kwargs: Any, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least values, and their places."""
+    """Compute the smallest values, and their places."""
     values, places = function(-args[0], *args[1:], **kwargs)
     return -values, places
 
 
 def with_part(part: int, change: Part, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Values and places, one of the two changed."""
+    """Compute values and places, with `change` applied to one of the two."""
     values, places = function(*args, **kwargs)
     return (values, change(places, places)) if part else (change(values, places), places)
 
 
 def last_of_equal(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """The place of the last of several that are equally large."""
+    """Compute the place of the last of several equal entries."""
     axis = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
     x = args[0].flatten() if axis is None else args[0]
     axis = 0 if axis is None else axis
@@ -90,7 +90,7 @@ def last_of_equal(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor
 
 
 def capacities(op: Op, operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations in which each expert takes few tokens at most; those behind them get 0 from it."""
+    """Mutations in which each expert has a capacity, a largest number of tokens; tokens beyond it get 0 from the expert."""
     if op.name != "topk" or len(op.runs) > 1 or not op.output[1].numel():
         return
     values, places = op.output
@@ -106,6 +106,6 @@ def capacities(op: Op, operations: list[Op]) -> Iterator[Proposal]:
 
 
 def by_tokens(places: torch.Tensor) -> torch.Tensor:
-    """Number of each choice among those of the same place."""
+    """Number, from 1, of each choice among the choices of the same place so far."""
     hot = torch.nn.functional.one_hot(places.flatten())
     return (hot.cumsum(0) * hot).sum(-1).reshape(places.shape)

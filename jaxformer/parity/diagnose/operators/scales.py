@@ -1,4 +1,5 @@
-"""Mutations of scales, and of what an operation gives: rounded, with a function behind it, a multiple."""
+"""Mutations of features, temperatures and discretisations, and of an operation's output: rounded, limited, multiplied, or with
+a function applied to it."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -38,13 +39,13 @@ UNITS = {
     "2": 2.0,
     "-1": -1.0,
 }
-"""By which a time or an angle may be multiplied: far from 1, no slope leads there."""
+"""Factors by which a time or an angle may be multiplied: a search along slopes does not find those far from 1."""
 Function = Callable[[torch.Tensor], torch.Tensor]
 FEATURES: dict[str, Function] = {
     SPELLED.get(name, name): ACTIVATIONS[name]
     for name in ("relu", "elu", "exp", "softmax", "squared_relu", "sigmoid", "softplus", "silu", "gelu")
 } | {"no function": lambda x: x, "elu plus 1": lambda x: ACTIVATIONS["elu"](x) + 1}
-"""What may be made of queries and keys where no softmax is."""
+"""Functions that may be applied to queries and keys where there is no softmax (linear attention)."""
 FACTORS: dict[str, Function] = {
     "(exp(x) - 1) / x": lambda x: torch.expm1(x) / x,
     "x / (exp(x) - 1)": lambda x: x / torch.expm1(x),
@@ -66,12 +67,12 @@ def proposals(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def activation(op: Op) -> str:
-    """The name of an activation, a softmax or the like of a tensor; ''."""
+    """Name of an activation, a softmax or the like of a tensor; '' for other operations."""
     return op.name if is_activation(op) and isinstance(next(iter(op.args), None), torch.Tensor) else ""
 
 
 def angles(operations: list[Op]) -> Iterator[Proposal]:
-    """Another unit for what sines and cosines are of."""
+    """Mutations of the unit of angles, of which sines and cosines are taken."""
     waves = [each.args[0] for each in operations if each.name in ("sin", "cos") and each.args]
     for op in operations:
         if is_real(op) and any(same(op.output, wave) for wave in waves):
@@ -80,7 +81,7 @@ def angles(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def features(operations: list[Op]) -> Iterator[Proposal]:
-    """Another function, where a number is added to an activation: in every such place, and in one."""
+    """Mutations of an activation that a number is added to: another function for both, in every such place, and in one."""
     found: dict[str, list[tuple[Op, Op]]] = {}
     for first in operations:
         name = activation(first)
@@ -97,13 +98,13 @@ def features(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def made_by(pairs: list[tuple[Op, Op]], function: Function) -> Rewrite:
-    """Edit, a function stands for two operations."""
+    """Rewrite in which one function takes the place of two operations, in all pairs."""
     first: dict[Any, Any] = {one.place: lambda f, a, k, n: a[0] for one, _ in pairs}
     return Rewrite(first | {other.place: lambda f, a, k, n: function(a[0]) for _, other in pairs})
 
 
 def discretisations(operations: list[Op]) -> Iterator[Proposal]:
-    """Other weights of each product, by each x that decays."""
+    """Mutations of discretisations: each product is multiplied by a function of a decay's x, one of `FACTORS`."""
     for how, decay, exponents in decays(operations):
         for product in operations:
             if product.name in WEIGHING and len(product.runs) == len(exponents) and weighs(exponents[0], product.output):
@@ -113,7 +114,8 @@ def discretisations(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def decays(operations: list[Op]) -> Iterator[tuple[str, Op, list[Any]]]:
-    """Exponents of exponentials, and products that are nowhere positive, as those are that are added up first."""
+    """Decays with the x of each run: exponents of exponentials, and products that are nowhere positive, which may be summed
+    before an exponential."""
     for op in operations:
         if op.name == "exp" and op.args:
             yield "exponent", op, [run.args[0] for run in op.runs]
@@ -122,28 +124,28 @@ def decays(operations: list[Op]) -> Iterator[tuple[str, Op, list[Any]]]:
 
 
 def weighs(x: Any, product: Any) -> bool:
-    """True if there is one x for each entry, or for each of the first axes."""
+    """True if there is one x for each entry of the product, or for each index of its first axes."""
     tensors = isinstance(x, torch.Tensor) and isinstance(product, torch.Tensor)
     return tensors and 0 < x.ndim <= product.ndim and product.shape[: x.ndim] == x.shape
 
 
 def weighed(exponents: list[torch.Tensor], factor: Function, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The product, weighed."""
+    """Compute the product, multiplied by the factor of its run's x."""
     product, x = function(*args, **kwargs), factor(exponents[n])
     return product * x.reshape(*x.shape, *[1] * (product.ndim - x.ndim))
 
 
 LIMITS = {"most": ("max", (0.5, 0.95, 0.998)), "least": ("min", (0.002, 0.05, 0.5))}
-"""How much of an output is below a limit, where the search for one begins."""
+"""Ends of a clamp, and the quantiles of the output at which the search for its limit begins."""
 CLIPPED = {"add", "matmul", "linear", "clamp", "clip"}
-"""Operations behind which a clip may come, beside activations."""
+"""Operations, beside activations, whose output may be clipped."""
 ROUNDED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 ADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     **{name: ACTIVATIONS[name] for name in ("tanh", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "softmax", "softplus")},
     "over_sum": lambda x: x / x.sum(-1, keepdim=True),
     "over_norm": partial(functional.normalize, dim=-1),
 }
-"""Functions that may come behind an operation."""
+"""Functions that may be applied to an operation's output."""
 DIVISIONS = {"over_sum": "divides the result by its sum", "over_norm": "divides the result by its L2 norm"}
 
 IN_TYPE = Change("results.rounded", "rounds the result to {type}")
@@ -153,25 +155,25 @@ LIMIT = Change("results.limit", {"most": "has {value} at most for the result", "
 
 
 def roundings(op: Op) -> Iterator[Proposal]:
-    """Its output in a smaller type."""
+    """Mutations that round the output to a smaller type."""
     for name, kind in ROUNDED.items() if is_real(op) else ():
         yield op.instead(IN_TYPE, partial(behind, lambda y, kind=kind: y.to(kind).double()), type=name)
 
 
 def additions(op: Op) -> Iterator[Proposal]:
-    """Another function behind it."""
+    """Mutations that apply a function to the output."""
     for how, function in ADDED.items() if is_real(op) and op.output.ndim > 1 else ():
         yield op.instead(BEHIND, partial(behind, function), how=how)
 
 
 def multiples(op: Op) -> Iterator[Proposal]:
-    """Its output times a number."""
+    """Mutation that multiplies the output by a number, which is solved for."""
     if is_real(op):
         yield op.solving(MULTIPLE, Free(1.0), lambda c: partial(behind, lambda y: y * c))
 
 
 def limits(op: Op) -> Iterator[Proposal]:
-    """A largest or a smallest number, which some of its output is beyond."""
+    """Mutations that limit the output from above or from below; the limit is solved for."""
     for how, (end, parts) in LIMITS.items() if is_real(op) and (is_activation(op) or op.name in CLIPPED) else ():
         seeds = tuple(float(op.output.quantile(part)) for part in parts)
         clamp = partial(within, end)
@@ -179,5 +181,5 @@ def limits(op: Op) -> Iterator[Proposal]:
 
 
 def within(end: str, limit: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Clamp at a `limit`, "max" or "min"."""
+    """Return the function that clamps at a limit, a "max" or a "min"."""
     return partial(torch.clamp, **{end: limit})

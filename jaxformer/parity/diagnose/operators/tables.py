@@ -1,4 +1,5 @@
-"""Mutations of small tables that torch holds, or makes without its inputs, as slopes and windows: numbers are solved for."""
+"""Mutations of small tables that torch holds or makes of constants, as slopes and window functions; their numbers are solved
+for."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,34 +21,37 @@ WINDOWS = {
     for name, make in (("Hann", torch.hann_window), ("Hamming", torch.hamming_window), ("Blackman", torch.blackman_window))
     for periodic in (False, True)
 }
-"""How these tables are shown, and how they are made."""
+"""Window functions by their words."""
 MOST_NUMBERS, MOST_TABLES = 64, 4
+"""Largest size of a table, and largest number of tables, that are solved for."""
 MOST_OPERATIONS = 15_000
-"""Operations that run again for one search."""
+"""Budget of one search, in replayed operations."""
 FEWEST_EACH = 4
-"""Entries of the array for each number: what has fewer proves nothing."""
+"""Fewest entries of the array for each number of a table; with fewer, a fit proves nothing."""
 STEPS = 5
+"""Largest number of Gauss-Newton steps."""
 BETTER = 0.5
+"""Largest factor that a step may leave of the residual."""
 SHOWN = 3
 
 
 class Table(NamedTuple):
-    """A vector, and how it is replaced."""
+    """Vector of numbers, and how it is replaced."""
 
     change: Change
     target: str | Target
     numbers: torch.Tensor
     given: Callable[[torch.Tensor], Edit]
-    """Inside, torch has other numbers."""
+    """given(numbers) -> the edit in which torch has these numbers."""
 
     def becomes(self, other: torch.Tensor) -> Proposal:
-        """Propose other numbers."""
+        """Propose other numbers for the table."""
         edit, own = partial(self.given, other), shown(self.numbers)
         return propose(self.change, self.target, edit, numbers=shown(other), own=own)
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Buffers first; windows of signals, however long, before numbers that are solved for."""
+    """Mutations of each table, buffers first: other window functions of any length, then numbers that are solved for."""
     jax, left, found = replay.compared.get(replay.place), MOST_OPERATIONS, [*tables(replay)]
     for table in found:
         own = shown(table.numbers)
@@ -64,7 +68,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 
 def tables(replay: Replay) -> Iterator[Table]:
-    """Vectors that a module holds, or that code makes of constants alone."""
+    """Vectors that a module holds as buffers, or that code makes of constants alone."""
     for name, buffer in replay.module.named_buffers():
         if is_vector(buffer):
             yield Table(HELD, name, buffer.clone(), partial(held, buffer))
@@ -84,12 +88,12 @@ def is_vector(x: torch.Tensor) -> bool:
 
 
 def made(op: Op, numbers: torch.Tensor) -> Edit:
-    """Inside, an operation gives these numbers."""
+    """Edit in which an operation gives these numbers."""
     return op.rewrite(lambda function, args, kwargs, n: numbers.clone())
 
 
 def solved(replay: Replay, table: Table, jax: np.ndarray) -> torch.Tensor | None:
-    """Numbers that give jax's array, by Gauss and Newton; None where none do."""
+    """Solve for numbers that give jax's array by the Gauss-Newton method; None if none do."""
     x, array = table.numbers.clone(), replay.array(table.given(table.numbers))
     if array is None or array.shape != jax.shape:
         return None
@@ -108,7 +112,7 @@ def solved(replay: Replay, table: Table, jax: np.ndarray) -> torch.Tensor | None
 
 
 def slopes_of(replay: Replay, table: Table, x: torch.Tensor, array: np.ndarray) -> np.ndarray | None:
-    """Changes of the array with each number."""
+    """Compute the slopes of the array by each number, from finite differences; None if a replay gives no finite array."""
     found, step = [], 1e-6 * max(1e-2, float(x.abs().max()))
     for i in range(x.numel()):
         beside = x.clone()
@@ -120,7 +124,7 @@ def slopes_of(replay: Replay, table: Table, x: torch.Tensor, array: np.ndarray) 
 
 
 def shown(numbers: torch.Tensor) -> str:
-    """'a Hann window, symmetric', or its first numbers."""
+    """Words for numbers: a window function such as 'a Hann window, symmetric', or the first numbers."""
     flat = numbers.flatten().double()
     for name, make in WINDOWS.items():
         if len(flat) > SHOWN and torch.allclose(make(len(flat)).double(), flat, rtol=0, atol=1e-6):

@@ -1,4 +1,4 @@
-"""Attention's weights, made of scores in other ways than torch's."""
+"""Attention weights, computed from scores in other ways than torch's."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,64 +12,65 @@ from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.trace.torch_hooks import fused_scores
 
 POWERS = {"powers": 1, "powers_from_one": 0}
-"""Slopes as ALiBi's, by what counts for the first head."""
+"""Number that the first head counts as in ALiBi's slopes 2^(-8 i / n), by the way of counting."""
 
 
 class Scores(NamedTuple):
-    """Scores before they are masked, and their mask."""
+    """Scores before they are masked, what is added to them, and their mask."""
 
     plain: torch.Tensor
     added: torch.Tensor
-    """0 where keys are hidden."""
+    """Bias that is added to the scores; 0 where keys are hidden."""
     seen: torch.Tensor
+    """Mask, True where a key is seen."""
 
     @property
     def total(self) -> torch.Tensor:
-        """Scores with what is added to them, no key hidden."""
+        """Scores plus their bias, with no key hidden."""
         return self.plain + self.added
 
     @property
     def masked(self) -> torch.Tensor:
-        """The total, -inf where keys are hidden."""
+        """Scores plus their bias, -inf where keys are hidden."""
         return self.total.masked_fill(~self.seen, -math.inf)
 
 
 Weigh = Callable[[Scores], torch.Tensor]
-"""Scores -> weights."""
+"""weigh(scores) -> weights."""
 
 
 def unmasked(scores: torch.Tensor) -> Scores:
-    """Scores of which all count."""
+    """Scores without a mask and a bias."""
     return Scores(scores, torch.zeros_like(scores), torch.ones_like(scores, dtype=torch.bool))
 
 
 def under_mask(scores: torch.Tensor, mask: torch.Tensor) -> Scores:
-    """Scores under a mask that is added to them."""
+    """Scores under an additive mask, which may hold a bias too."""
     scores, mask = torch.broadcast_tensors(scores, mask)
     return Scores(scores, mask.masked_fill(mask <= MASKED, 0.0), (mask > MASKED) & (scores > MASKED))
 
 
 def masked_by(function: Any, args: Any, kwargs: Any) -> Scores:
-    """Scores that an operation masks."""
+    """Scores and mask of an operation that masks scores: `masked_fill`, `where`, `baddbmm` or a sum."""
     name = function.__name__.strip("_")
     if name == "masked_fill":
         return unmasked(args[0])._replace(seen=~args[1].expand_as(args[0]))
     if name == "where":
         seen, one, other = (*args, *kwargs.values())
-        if seen.dtype != torch.bool:  # a method is given its condition second
+        if seen.dtype != torch.bool:  # the method `x.where(condition, y)`
             seen, one = one, seen
         hides_other = bool((torch.as_tensor(other) <= MASKED).any())
         scores = one if hides_other else other
         return unmasked(scores)._replace(seen=(seen if hides_other else ~seen).expand_as(scores))
     mask, scores = (args[0], torch.bmm(*args[1:3])) if name == "baddbmm" else args[:2]
     hides = (scores <= MASKED).any() and not (mask <= MASKED).any()
-    if hides or not scores[scores > MASKED].any():  # nothing but a mask, which is added to masked scores
+    if hides or not scores[scores > MASKED].any():  # the second operand is the mask
         mask, scores = scores, mask
     return under_mask(scores, mask)
 
 
 def masked_in_fused(function: Any, args: Any, kwargs: Any) -> Scores:
-    """Scores in torch's fused attention."""
+    """Scores and mask of torch's fused attention."""
     given = named(function, args, kwargs)
     mask, causal = given.pop("attn_mask", None), given.pop("is_causal", False)
     scores = fused_scores(**given)
@@ -82,7 +83,7 @@ def masked_in_fused(function: Any, args: Any, kwargs: Any) -> Scores:
 
 
 def fused_attention(weigh: Weigh, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """torch's fused attention with other weights; a row without keys gives what it does in torch."""
+    """Compute torch's fused attention with other weights; a row without keys keeps torch's output."""
     scores = masked_in_fused(function, args, kwargs)
     v, weights = args[2], weigh(scores)
     y = weights @ v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
@@ -91,7 +92,7 @@ def fused_attention(weigh: Weigh, function: Any, args: Any, kwargs: Any, n: int)
 
 
 def softmax(scores: Scores, axis: int = -1) -> torch.Tensor:
-    """torch's, in which all keys count alike where none is seen; or over another axis."""
+    """Compute torch's softmax, in which all keys count alike where none is seen; or one over another axis."""
     masked = scores.masked
     return (masked.masked_fill(~scores.seen.any(-1, keepdim=True), 0.0) if axis == -1 else masked).softmax(axis)
 
@@ -112,11 +113,14 @@ BY_NUMBER: dict[str, Callable[[Any, Scores], torch.Tensor]] = {
     "lowered": lambda c, s: torch.where(s.seen, s.total, s.plain + c).softmax(-1),
     "added": lambda c, s: softmax(s._replace(added=c * s.added)),
 }
-"""Weights by a number, and by one of each head where it multiplies."""
+"""Functions of a number and the scores that give weights. The number may be one for each head where it is a factor."""
 
 
 def slopes_instead(added: Any) -> Iterator[tuple[str, dict[str, Any], torch.Tensor]]:
-    """Factors `N 1 1` that give one array times a number of each head other numbers; none of another array."""
+    """Factors `N 1 1` that give other slopes to an array whose heads are multiples of one array, as ALiBi's bias.
+
+    Each comes with a key and arguments of the words. None are given for other arrays.
+    """
     heads = added.shape[-3] if isinstance(added, torch.Tensor) and added.ndim > 2 else 1
     if heads < 2 or added.dtype == torch.bool:
         return

@@ -1,4 +1,5 @@
-"""Mutations of what the parts of a layer are given: its own arrays exchanged, another child's output, another layer's mask."""
+"""Mutations of what the parts of a layer are given: their own arrays exchanged, another child's output, another layer's
+mask."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -23,11 +24,11 @@ from jaxformer.parity.trace.call_records import arrays_in, replaced
 from jaxformer.parity.trace.call_sites import join
 
 Given = dict[Any, Any]
-"""Arguments by their names, or by their numbers."""
+"""Arguments by name, or by position."""
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-"""Of a layer, in its path."""
+"""Number of a layer in its path."""
 MOST_PARTS = 12
-"""Children of a layer, and modules that are given several arrays."""
+"""Largest number of children of a layer, and of modules that are given several arrays."""
 ORDERS: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
     ((0, 0), {"how": "other", "array": "first", "place": "second"}),
     ((1, 1), {"how": "other", "array": "second", "place": "first"}),
@@ -37,7 +38,7 @@ ORDERS: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
     ((0, 1, 1), {"how": "other", "array": "second", "place": "third"}),
     ((0, 2, 1), {"how": "exchanged", "arrays": "last"}),
 )
-"""Which of its arrays a module may be given first."""
+"""Orders of a module's own arrays for its first arguments, with the arguments of the words."""
 OWN_ARRAYS = {
     "other": "passes its {array} array for its {place} too",
     "exchanged": "exchanges its {arrays} two arguments",
@@ -55,14 +56,16 @@ OTHER_LAYER = Change("wiring.other_layer", "uses those that {layer} is given", "
 
 
 class Seen(NamedTuple):
-    """The first arrays that a layer and its children were given in a run, and gave, so far; the layer's by ''."""
+    """First arrays that a layer and its children were given, and gave, so far in a run: by the child's name, '' for the
+    layer."""
 
     given: dict[str, torch.Tensor]
     gave: dict[str, torch.Tensor]
 
 
 def arguments(replay: Replay) -> Iterator[Proposal]:
-    """One array for another, or two exchanged, of modules that are given several, as queries, keys and values."""
+    """Mutations of modules that are given several arrays, as queries, keys and values: one array for another, or two
+    exchanged."""
     several = [
         (name, module)
         for name, module in replay.module.named_modules()
@@ -74,13 +77,13 @@ def arguments(replay: Replay) -> Iterator[Proposal]:
 
 
 def in_order(order: tuple[int, ...], name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a module with others of its own arrays for the first ones."""
+    """Call a module with its own arrays in another order for its first arguments."""
     return forward(*(args[i] for i in order), *args[len(order) :], **kwargs)
 
 
 @contextmanager
 def intercepted(modules: Mapping[str, Any], through: Callable[..., Any]) -> Iterator[None]:
-    """Let calls of modules go through a function of their name, their `forward`, and their arguments."""
+    """Context manager in which calls of modules become `through(name, forward, *args, **kwargs)`."""
     with ExitStack() as stack:
         for name, module in modules.items():
             other = wraps(module.forward)(partial(through, name, module.forward))
@@ -89,7 +92,8 @@ def intercepted(modules: Mapping[str, Any], through: Callable[..., Any]) -> Iter
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Children given another array that their layer has by then, in all layers of a kind; layer by layer, child by child."""
+    """Mutations in which a child is given another array that its layer has by then, in all layers of a kind: kind by kind,
+    child by child."""
     for group in alike(replay):
         name, layers = group[0][0], [layer for _, layer in group]
         if 1 < len([*layers[0].children()]) <= MOST_PARTS and not isinstance(layers[0], torch.nn.ModuleList):
@@ -123,18 +127,18 @@ def others_read(layer: Any, child: str, seen: Seen) -> Iterator[dict[str, Any]]:
 
 
 def read(layer: Any, seen: Seen, child: str, how: str, other: str = "", norm: str = "") -> torch.Tensor:
-    """What a child is given instead."""
+    """Compute the array that a child is given instead."""
     if how == "input":
         return seen.given[""]
     if how == "normed_sum":
         module = layer.get_submodule(norm)
-        forward = type(module).forward  # jax may have its call too, whose output stays
+        forward = type(module).forward  # if jax calls the norm too, its own `forward` returns the recorded output
         return forward(module, seen.given[norm] + seen.gave[other])
     return seen.gave[other] if how == "output" else seen.given[child] + seen.gave[other]
 
 
 def wired(layer: Any, child: str = "", args: dict[str, Any] | None = None, seen: Seen | None = None) -> Edit:
-    """Note what is seen of a layer, and give a child what it reads by these arguments."""
+    """Edit that notes what is seen of a layer, and gives a child what `read` returns for these arguments."""
     seen = seen or Seen({}, {})
     reads = {child: partial(read, layer, seen, child, **args)} if args else {}
     return intercepted({"": layer, **dict(layer.named_children())}, partial(noted, seen, reads))
@@ -154,7 +158,10 @@ def noted(seen: Seen, reads: dict[str, Any], name: str, forward: Any, *args: Any
 
 
 def other_layers(replay: Replay) -> Iterator[Proposal]:
-    """Arguments of another layer, one of each kind, where more than one differs; the first array is what the layer works on."""
+    """Mutations that use the arguments of another layer, each distinct set once, where more than one kind of them differs.
+
+    The first array is kept: it is what the layer works on.
+    """
     given, before = given_beside(replay), list[Given]()
     own, *others = ({**dict(enumerate(args)), **kwargs} for args, kwargs in (replay.arguments, *given.values()))
     first = next((name for name, value in own.items() if arrays_in(value)), None)
@@ -171,7 +178,8 @@ def other_layers(replay: Replay) -> Iterator[Proposal]:
 
 
 def given_beside(replay: Replay) -> dict[str, Arguments]:
-    """Arguments that modules are given first in a run of the model, whose paths differ in the number of the layer alone."""
+    """Arguments of the first call, in a run of the model, of each module whose path differs in the number of the layer
+    alone."""
     own, found = replay.owner.path, dict[str, Arguments]()
 
     def watched(path: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
@@ -187,7 +195,7 @@ def given_beside(replay: Replay) -> dict[str, Arguments]:
 
 
 def is_other(one: Any, other: Any) -> bool:
-    """True if two arguments are arrays, lists of them, or None, and are not the same."""
+    """True if two arguments are arrays, lists of arrays or None, and differ."""
     parts = [[] if each is None else each if isinstance(each, (tuple, list)) else [each] for each in (one, other)]
     if not all(isinstance(x, torch.Tensor) for each in parts for x in each):
         return False
@@ -196,7 +204,7 @@ def is_other(one: Any, other: Any) -> bool:
 
 
 def kinds_of(own: Given, changed: Given) -> list[str]:
-    """Kinds of these arguments: 'mask', 'rotary tables', or their names."""
+    """Kinds of the changed arguments: 'mask', 'rotary tables', or their names."""
     arrays = arrays_in([*own.values()])
     tables = {id(arrays[i]) for pair in pairs_in(arrays) for i in pair}
 
