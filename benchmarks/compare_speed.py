@@ -70,7 +70,14 @@ def comparison(size: str, bug: bool) -> Any:
     import jaxformer as jf
 
     vocab, length, width, layers, heads = SIZES[size].values()
-    sizes = {"n_positions": length, "n_embd": width, "n_layer": layers, "n_head": heads, "bos_token_id": 0, "eos_token_id": 0}
+    sizes: dict[str, Any] = {
+        "n_positions": length,
+        "n_embd": width,
+        "n_layer": layers,
+        "n_head": heads,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
     theirs = jf.excite(transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=vocab, **sizes)).eval(), seed=0)
     config = replace(jf.preset("gpt2_small"), vocab_size=vocab, context=length, d_model=width, n_layers=layers, n_heads=heads)
     config = replace(config, d_ff=4 * width, **({"activation": "gelu"} if bug else {}))

@@ -58,7 +58,7 @@ class Row:
     """Number of proposals that explain the bug, by operator."""
     tried: Counter[str] = field(default_factory=Counter)
     """Number of proposals tried, by operator."""
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
     """Seconds spent, by operator."""
     is_whole: bool = False
     """True if a difference was searched to the end."""
@@ -86,7 +86,7 @@ class Row:
                     found.append(candidate)
                     self.named[name] += 1
                 self.tried[name] += 1
-                self.seconds[name] += time.perf_counter() - start
+                self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
         self.is_whole = True
         return best_of(found)
 

@@ -289,7 +289,7 @@ def _described(leaf: Any) -> str:
     return f"{leaf.dtype}{[*leaf.shape]}"
 
 
-def _checked(like: PyTree, leaves: dict[str, Any], described: dict[str, Any]) -> tuple[PyTree, str]:
+def _checked(like: PyTree, leaves: dict[str, Any], described: Mapping[str, Any]) -> tuple[PyTree, str]:
     """Return the state, and the mesh that it was written on; all processes take part, since each has a part of the state."""
     state = map_named(lambda name, begun: leaves.get(name, begun), like)
     if digest(map_named(lambda name, leaf: leaf if name in leaves else None, state)) != described["sha256"]:

@@ -107,7 +107,8 @@ def measures(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> Iterato
     if not truth.ndim or not usual.any():
         return
     off, other, true = (np.where(usual, each, 0) for each in (ours - truth, theirs - truth, truth))
-    yield "the entries", *(float(np.linalg.norm(each)) for each in (off, other, true)), int(usual.sum())
+    ours_off, theirs_off, size = (float(np.linalg.norm(each)) for each in (off, other, true))
+    yield "the entries", ours_off, theirs_off, size, int(usual.sum())
     square = np.square(true).sum(-1)
     rows = square > 0
     if rows.sum() >= FEW and true.shape[-1] > 1:

@@ -30,7 +30,7 @@ BIASES = ("b", "b_2", "beta", "offset", "shift")
 """Names of a bias in torch, beside those that end with 'bias'."""
 SCORES, WEIGHTS = ATTENTION
 STATISTIC, OLD = "statistic", "old"
-"""A running statistic after a call in training mode, and before it."""
+"""Names of a running statistic after a call in training mode, and before it."""
 
 
 @dataclass(frozen=True)

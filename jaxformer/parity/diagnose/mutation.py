@@ -21,8 +21,8 @@ the mutation's arguments by their names. Instead of one template: a mapping of t
 a function from the arguments and `value` to a template.
 """
 DELETES, USUAL, REPEATS = 0, 1, 2
-"""Costs of changes; of equal fits, the cheapest is reported first: something is missing, any other change, something is done
-twice."""
+"""Costs of changes: something is missing, any other change, something is done twice. Of candidates that explain as much, the
+cheapest comes first."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Mutation:
         return self._said(self.change.torch), self._said(self.change.jax)
 
     def _said(self, words: Words) -> str:
-        args = dict(self.args) | ({} if self.value is None else {"value": self.value})
+        args: dict[str, Any] = dict(self.args) | ({} if self.value is None else {"value": self.value})
         template = words(args) if callable(words) else words if isinstance(words, str) else words[args["how"]]
         labels = [target.label for target in self.targets]
         return FORMAT.vformat(template, labels, {"value": None, "targets": labels} | args)

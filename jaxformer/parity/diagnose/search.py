@@ -114,8 +114,10 @@ class Search:
         return [each for proposal in operations.rivals(self.replay) if (each := self._tried(proposal, found))]
 
     def _tried(self, proposal: Proposal, found: list[Candidate]) -> Candidate | None:
-        if proposal.by_row and not (proposal := self._chosen(proposal, proposal.by_row)):
-            return None
+        if proposal.by_row:
+            if not (chosen := self._chosen(proposal, proposal.by_row)):
+                return None
+            proposal = chosen
         if not (fits := self._fitted(proposal)) or not is_certain(self.replay, fits[0], solved=proposal.free is not None):
             return None
         fixed, residual = fits

@@ -255,7 +255,7 @@ class Rewrite(TorchFunctionMode):
 
 
 def same(x: Any, y: Any) -> bool:
-    """True for tensors of the same numbers."""
+    """True for tensors that are equal, shapes included."""
     return isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.shape == y.shape and torch.equal(x, y)
 
 

@@ -89,4 +89,4 @@ def grouped_product(a: Any, b: Any, offsets: Any = None) -> Any:
 def is_grouped_product(operation: Any, args: tuple[Any, ...]) -> bool:
     """True if a torch operation is a grouped matrix product in float64, without a bias."""
     named = getattr(operation, "__name__", "").startswith("_grouped_mm.")
-    return named and len(args) <= 3 and str(args[0].dtype) == "torch.float64"
+    return named and 0 < len(args) <= 3 and str(args[0].dtype) == "torch.float64"

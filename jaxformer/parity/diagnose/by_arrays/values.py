@@ -29,7 +29,8 @@ def summed(factors: Factors) -> tuple[str, str]:
     mine, its = (" + ".join(times(name, both[side]) for name, both in factors.items() if both[side]) for side in (0, 1))
     if not mine or not its:
         return f"adds {mine or 'nothing of that'}", f"adds {its or 'nothing of that'}"
-    if len(ratios := {jax / torch if torch else None for torch, jax in factors.values()}) == 1 and None not in ratios:
+    ratios = {jax / torch for torch, jax in factors.values() if torch}
+    if len(ratios) == 1 and all(torch for torch, _ in factors.values()):
         return f"adds {mine}", f"adds {number(*ratios)} times that"
     gone = [name for name, (torch, jax) in factors.items() if torch and not jax]
     if all(bool(torch) != bool(jax) for torch, jax in factors.values()):
@@ -67,7 +68,7 @@ def number(factor: complex) -> str:
 
 
 def is_rounded(torch: complex, jax: complex) -> bool:
-    """True if jax's factor is torch's in bfloat16."""
+    """True if jax's factor is torch's, rounded to bfloat16."""
     real = isinstance(torch, (int, float)) and isinstance(jax, (int, float))
     return real and float(np.asarray(torch).astype(jnp.bfloat16)) == jax
 

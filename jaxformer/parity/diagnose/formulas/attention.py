@@ -1,4 +1,4 @@
-"""Scaled dot-product attention."""
+"""Formula of scaled dot-product attention."""
 
 import itertools
 from collections.abc import Callable, Sequence

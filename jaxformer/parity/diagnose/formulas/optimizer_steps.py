@@ -79,8 +79,8 @@ class Course:
 
     def at(self, entries: slice) -> "Course":
         """Select some of the entries."""
-        lists = ([array[entries] for array in each] for each in (self.gradients, self.weights))
-        return Course(*lists, self.norms, *(array[entries] for array in (self.rates, self.decays, self.matrices)))
+        gradients, weights = ([array[entries] for array in each] for each in (self.gradients, self.weights))
+        return Course(gradients, weights, self.norms, *(array[entries] for array in (self.rates, self.decays, self.matrices)))
 
 
 def course_of(

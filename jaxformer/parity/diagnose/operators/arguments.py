@@ -179,7 +179,7 @@ def thresholds(op: Op) -> Iterator[Proposal]:
     """Mutations of the number that a tensor is compared with. It acts only where it passes one of the tensor's values: the
     search goes through the gaps between these."""
     x, number = (*op.args, None, None)[:2]
-    if op.name in COMPARING and isinstance(x, torch.Tensor) and type(number) in (int, float):
+    if op.name in COMPARING and isinstance(x, torch.Tensor) and isinstance(number, (int, float)) and type(number) is not bool:
         values = torch.cat([run.args[0].double().flatten() for run in op.runs]).unique()
         if 1 < len(values) <= MOST and values.isfinite().all():
             free = Free(float(number), steps=tuple(values.tolist()))

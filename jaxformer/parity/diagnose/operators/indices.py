@@ -51,7 +51,8 @@ def proposals(op: Op) -> Iterator[Proposal]:
 def lookup(op: Op) -> tuple[int, int] | None:
     """Position of the ids among the arguments of `table[ids]`, an embedding or `index_select`, and the table's number of rows;
     None for other operations."""
-    first, second, third = (*op.args, None, None, None)[:3]
+    args: tuple[Any, ...] = (*op.args, None, None, None)
+    first, second, third = args[:3]
     if op.name == "embedding" and is_whole(first):
         return 0, len(second)
     if op.name == "index_select" and is_whole(third):
