@@ -1,1 +1,1 @@
-"""Weights between frameworks: declarative rules, each with an exact inverse."""
+"""Conversion of weights between frameworks by declarative rules, each with an exact inverse."""

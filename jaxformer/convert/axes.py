@@ -1,4 +1,4 @@
-"""How the numbers of torch's tensors lie in ours: cut into parts, joined, with their axes in another order. Each has an exact
+"""Axes of torch's tensors in JAX: tensors are cut into parts, joined, or have their axes permuted, each with an exact
 inverse."""
 
 import functools
@@ -14,7 +14,7 @@ from jaxformer.errors import ConversionError
 from jaxformer.validation.fields import check_size
 
 MOST_AXES = 64
-"""numpy has no array of more."""
+"""Maximum number of axes of a numpy array."""
 
 
 class _Part(NamedTuple):
@@ -25,9 +25,11 @@ class _Part(NamedTuple):
 
 
 class Part(_Part):
-    """One of several parts of a torch tensor: torch packs queries, keys and values so. They are cut along an axis, all equal,
-    or in proportion to their `shares`: (4, 1, 1) where four heads of queries share one of keys. Where the rule's layout lays
-    them side by side with +, they are its summands."""
+    """Part of a torch tensor that holds several JAX tensors, as packed queries, keys and values.
+
+    The tensor is cut along `axis` into `of` parts, equal or in proportion to `shares`: (4, 1, 1) if four query heads share one
+    key head. With a layout that has summands, joined by +, the parts are these summands.
+    """
 
     __slots__ = ()
 
@@ -42,11 +44,11 @@ class Part(_Part):
         return super().__new__(cls, number, of, axis, shares)
 
     def cut(self, array: np.ndarray) -> np.ndarray:
-        """It, of the whole tensor; ValueError where that has no such parts."""
+        """Cut this part out of the whole tensor; ValueError if it has no such parts."""
         return in_shares(array, self.shares or (1,) * self.of, self.axis)[self.number] if self.of > 1 else array
 
     def fits(self, array: np.ndarray) -> bool:
-        """Whether an array has such parts."""
+        """True if an array can be cut into such parts."""
         return -array.ndim <= self.axis < array.ndim and array.shape[self.axis] % (sum(self.shares) or self.of) == 0
 
 
@@ -55,20 +57,23 @@ WHOLE = Part()
 
 @dataclass(frozen=True)
 class Join:
-    """Several torch tensors that are one of ours: `Join(("q", "k", "v"))`, or experts: `Join(("0", "1"), stacked=True)`; or the
-    two biases of an LSTM that has one: `Join(("ih", "hh"), summed=True)`."""
+    """Several torch tensors that are one JAX tensor.
+
+    `Join(("q", "k", "v"))` joins projections, `Join(("0", "1"), stacked=True)` experts, and `Join(("ih", "hh"), summed=True)`
+    the two biases of an LSTM that has only one in JAX.
+    """
 
     names: tuple[str, ...]
-    """What `{part}` stands for in the torch name of the rule, in the order in which they are joined."""
+    """Replacements of `{part}` in the rule's torch name, in the order in which the tensors are joined."""
     axis: int = 0
-    """Of torch's tensors: the one along which they are joined."""
+    """Axis of torch's tensors along which they are joined."""
     shares: tuple[int | str, ...] = ()
-    """Their sizes there, in proportion: (4, 1, 1) where four heads of queries share one of keys, and so ("N", "K", "K") by the
-    model's own sizes. Empty, or for a model that does not say them: they are equal."""
+    """Sizes along that axis, in proportion: (4, 1, 1) if four query heads share one key head, or ("N", "K", "K") by the model's
+    own sizes. Equal sizes if empty, or if the model does not state its sizes."""
     stacked: bool = False
-    """Whether that axis is a new one."""
+    """True if the axis is a new one."""
     summed: bool = False
-    """Whether they are added up. There is no way back: a sum does not tell its terms."""
+    """True if the tensors are added up, which has no inverse: a sum does not determine its terms."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.names, tuple) or not self.names or not all(isinstance(name, str) for name in self.names):
@@ -77,7 +82,7 @@ class Join:
             raise ConversionError(f"a Join has {len(self.names)} names and {len(self.shares)} shares; give one to each name")
 
     def together(self, arrays: list[np.ndarray], sizes: Sizes) -> np.ndarray:
-        """The whole, still in torch's layout; ValueError where sizes do not go together."""
+        """Join tensors into one, still in torch's layout; ValueError if their sizes do not fit."""
         if self.summed:
             return sum_of(arrays)
         if self.stacked:
@@ -89,7 +94,7 @@ class Join:
         return whole
 
     def apart(self, whole: np.ndarray, sizes: Sizes) -> list[np.ndarray]:
-        """The inverse; ValueError where it cannot be cut so."""
+        """Cut the whole into torch's tensors, the inverse of `together`; ValueError if it cannot be cut so."""
         size, shares = whole.shape[self.axis], [sizes.get(it, 0) if isinstance(it, str) else it for it in self.shares]
         if not all(shares) or not shares:
             shares = [1] * len(self.names)
@@ -101,14 +106,14 @@ class Join:
 
 
 def sum_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """In their type; ValueError where they are not of one shape."""
+    """Add up arrays in their own type; ValueError if their shapes differ."""
     if len({array.shape for array in arrays}) > 1:
         raise ValueError(f"shapes {', '.join(str([*array.shape]) for array in arrays)} cannot be added up")
     return functools.reduce(np.add, arrays)
 
 
 def in_shares(whole: np.ndarray, shares: Sequence[int], axis: int) -> list[np.ndarray]:
-    """It, cut along an axis in these proportions; ValueError where it cannot be cut so."""
+    """Cut an array along an axis in these proportions; ValueError if its size is not divisible so."""
     size = whole.shape[axis]
     if size % sum(shares):
         raise ValueError(f"axis {axis} of {size} cannot be cut in proportions {[*shares]}")
@@ -116,44 +121,44 @@ def in_shares(whole: np.ndarray, shares: Sequence[int], axis: int) -> list[np.nd
 
 
 def shares_of(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Sizes in proportion, in the smallest numbers; empty where they are equal."""
+    """Return sizes as proportions, in the smallest integers; empty if they are equal."""
     return tuple(size // gcd(*sizes) for size in sizes) if len({*sizes}) > 1 else ()
 
 
 @dataclass(frozen=True)
 class Axes:
-    """torch's axes split, put in another order and merged again are ours: flax's `DenseGeneral` has (D, N, H) for (NH, D)."""
+    """Layout for one shape: torch's axes are split, permuted and merged, as flax's `DenseGeneral` has (D, N, H) for (NH, D)."""
 
     torch: tuple[int, ...]
-    """torch's shape."""
+    """Shape of the torch tensor."""
     split: tuple[int, ...]
-    """The same with some axes cut in two."""
+    """Shape of the torch tensor with some axes cut in two."""
     order: tuple[int, ...]
-    """Which of those comes first, second, ... in JAX."""
+    """Order of the split axes in JAX."""
     jax: tuple[int, ...]
-    """Our shape: those, some merged."""
+    """Shape of the JAX tensor: the ordered axes, some merged."""
     backwards: tuple[int, ...] = ()
-    """torch's axes that run backwards in JAX, as the kernel of flax's `ConvTranspose` does over a picture."""
+    """Axes of the torch tensor that are reversed in JAX, as the spatial axes of the kernel of flax's `ConvTranspose`."""
 
     def to_jax(self, array: np.ndarray) -> np.ndarray:
-        """ValueError for another shape."""
+        """Convert torch's array to JAX's layout; ValueError for another shape."""
         if array.shape != self.torch:
             raise ValueError(f"shape {list(array.shape)}, not {list(self.torch)}")
         return np.flip(array, self.backwards).reshape(self.split).transpose(self.order).reshape(self.jax)
 
     def to_torch(self, array: np.ndarray) -> np.ndarray:
-        """The inverse."""
+        """Convert JAX's array to torch's layout, the inverse of `to_jax`."""
         ordered = array.reshape([self.split[axis] for axis in self.order])
         return np.flip(ordered.transpose(np.argsort(self.order)).reshape(self.torch), self.backwards)
 
 
 Layout = str | Axes
-"""'same'; 'transposed', all axes in reverse; torch's axes by name and then ours, as 'f d 1 -> d f' (see patterns.py); or
-`Axes`, for one shape alone."""
+"""Layout of a tensor: 'same'; 'transposed', all axes reversed; a pattern of torch's axes by name and then JAX's, as 'f d 1 -> d
+f' (see patterns.py); or `Axes`, for one shape only."""
 
 
 def to_jax_axes(array: np.ndarray, layout: Layout, sizes: Sizes, shape: Shape | None = None) -> np.ndarray:
-    """torch's array in our layout, which a pattern may need sizes for; ValueError where it does not fit."""
+    """Convert torch's array to JAX's layout, for which a pattern may need sizes; ValueError if it does not fit."""
     if isinstance(layout, Axes):
         return layout.to_jax(array)
     if layout in ("same", "transposed"):
@@ -162,7 +167,7 @@ def to_jax_axes(array: np.ndarray, layout: Layout, sizes: Sizes, shape: Shape | 
 
 
 def to_torch_axes(array: np.ndarray, layout: Layout, sizes: Sizes, like: np.ndarray | None = None) -> np.ndarray:
-    """The inverse; what a pattern drops is as in `like`."""
+    """Convert JAX's array to torch's layout; values that a pattern drops are taken from `like`."""
     if isinstance(layout, Axes):
         return layout.to_torch(array)
     if layout in ("same", "transposed"):

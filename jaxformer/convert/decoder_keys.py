@@ -1,6 +1,6 @@
-"""Keys of config.json that modern decoders share, and that are no single field: rotary positions, and windows by layer.
+"""Keys of config.json that modern decoders share and that are not one field each: rotary positions, sliding windows by layer.
 
-transformers 5 has the rotary positions in `rope_parameters`; older files have `rope_theta` and `rope_scaling`. Both are read,
+transformers 5 has the rotary positions in `rope_parameters`; older files have `rope_theta` and `rope_scaling`. Both are read
 and both are written.
 """
 
@@ -14,7 +14,7 @@ from jaxformer.convert.model_type import Field
 from jaxformer.errors import ConfigError
 
 ROPE = {name: Field(name, None) for name in ("rope_parameters", "rope_scaling", "rope_theta")}
-"""What `take_rope` reads and `rope_keys` writes."""
+"""Keys that `take_rope` reads and `rope_keys` writes."""
 SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 NUMBERS = {
     "rotary_factor": "factor",
@@ -26,14 +26,14 @@ NUMBERS = {
     "rotary_truncate": "truncate",
     "rotary_attention_factor": "attention_factor",
 }
-"""Fields of ours -> keys inside of `rope_parameters`."""
+"""jaxformer's fields -> keys in `rope_parameters`."""
 KNOWN = {"rope_type", "type", "rope_theta", "mscale", "mscale_all_dim", *NUMBERS.values()}
 LAYERS = {"sliding_attention": "window", "full_attention": "full"}
-"""transformers' kinds of layers -> ours."""
+"""transformers' kinds of layers -> jaxformer's."""
 
 
 def take_rope(found: dict[str, Any]) -> dict[str, Any]:
-    """Our rotary fields of the keys in `ROPE`, which are taken out of `found`."""
+    """Take the keys in `ROPE` out of `found`; return jaxformer's rotary fields."""
     parameters, scaling, theta = (found.pop(name) for name in ROPE)
     rope = {"rope_theta": 10000.0 if theta is None else theta} | dict(scaling or parameters or {})
     if (part := rope.pop("partial_rotary_factor", 1.0)) != 1:
@@ -42,7 +42,7 @@ def take_rope(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_rope(rope: Mapping[str, Any], context: int) -> dict[str, Any]:
-    """Our rotary fields of one `rope_parameters`; ConfigError for a scaling that we have not, or an unknown key."""
+    """Return jaxformer's rotary fields for one `rope_parameters`; ConfigError for an unsupported scaling or an unknown key."""
     rope = {name: value for name, value in rope.items() if value is not None}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in SCALINGS:
@@ -59,7 +59,7 @@ def read_rope(rope: Mapping[str, Any], context: int) -> dict[str, Any]:
 
 
 def yarn_amplitude(rope: Mapping[str, Any]) -> dict[str, float]:
-    """DeepSeek's way to say an attention_factor: the quotient of two amplitudes."""
+    """Return the attention_factor that DeepSeek's keys describe as the quotient of two amplitudes; {} if they are not set."""
     over, under, factor = rope.get("mscale"), rope.get("mscale_all_dim"), rope.get("factor", 1)
     if not over or not under or factor <= 1:
         return {}
@@ -67,12 +67,12 @@ def yarn_amplitude(rope: Mapping[str, Any]) -> dict[str, float]:
 
 
 def is_read(name: str, scaling: str) -> bool:
-    """Whether a field is read with that scaling."""
+    """True if a field is read with this scaling."""
     return scaling in READ_WITH[name][1]
 
 
 def rope_parameters(config: BlockConfig) -> dict[str, Any]:
-    """The inverse of `read_rope`."""
+    """Return `rope_parameters` for a configuration, the inverse of `read_rope`."""
     kinds = {own: word for word, own in SCALINGS.items()}
     numbers = {key: getattr(config, name) for name, key in NUMBERS.items() if is_read(name, config.rotary_scaling)}
     numbers = {key: value for key, value in numbers.items() if value is not None}
@@ -80,7 +80,7 @@ def rope_parameters(config: BlockConfig) -> dict[str, Any]:
 
 
 def rope_keys(config: BlockConfig) -> dict[str, Any]:
-    """The keys of transformers 5, and those of versions before it."""
+    """Return the keys of transformers 5 and those of earlier versions."""
     rope = rope_parameters(config)
     older = {name: value for name, value in rope.items() if name != "rope_theta"}
     scaling = None if config.rotary_scaling == "none" else older
@@ -88,7 +88,7 @@ def rope_keys(config: BlockConfig) -> dict[str, Any]:
 
 
 def read_layers(types: Sequence[str], found: Mapping[str, Any]) -> dict[str, Any]:
-    """`window` and `layer_pattern` of what each layer is, as short as the pattern can be said."""
+    """Return `window` and `layer_pattern` for the types of all layers; the pattern is as short as possible."""
     n_layers, window = found["n_layers"], found["window"]
     if unknown := sorted({*types} - {*LAYERS}):
         raise ConfigError(f"layer_types has {', '.join(unknown)}, which is not supported ({', '.join(LAYERS)} are)")
@@ -104,6 +104,6 @@ def read_layers(types: Sequence[str], found: Mapping[str, Any]) -> dict[str, Any
 
 
 def layer_types(config: BlockConfig) -> list[str]:
-    """The inverse of `read_layers`."""
+    """Return the types of all layers, the inverse of `read_layers`."""
     windowed = config.windowed_layers or (config.window is not None,) * config.n_layers
     return ["sliding_attention" if it else "full_attention" for it in windowed]

@@ -1,4 +1,4 @@
-"""What a rule is, a family of them, and the rules of modules that many models have."""
+"""Rules, families of rules, and the rules of modules that many models have."""
 
 import re
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ from jaxformer.validation.fields import check_kind, check_size
 
 @dataclass(frozen=True)
 class Rule:
-    """`jax` and `torch` are the last parts of a tensor's two names."""
+    """Rule for tensors whose JAX name ends with `jax` and whose torch name ends with `torch`."""
 
     jax: str
     torch: str | tuple[str, ...]
-    """A tuple names each layer of a stacked tensor in full, but for what is joined."""
+    """End of the torch name, or a tuple with the full name for each layer of a stacked tensor, in which `{part}` may remain."""
     layout: Layout = "same"
     part: Part = WHOLE
-    """Which part of torch's tensor it is."""
+    """Part of the torch tensor that is the JAX tensor."""
     join: Join | None = None
-    """Which of torch's tensors it is, where it is several: their name holds `{part}`."""
+    """Torch tensors that are joined into the JAX tensor; their name holds `{part}`."""
 
     def __post_init__(self) -> None:
         check_kind("the jax name of a Rule", self.jax, str, "the last parts of its name, as 'up.kernel'")
@@ -48,48 +48,53 @@ class Rule:
 
     @property
     def pattern(self) -> Pattern | None:
-        """Its layout, where that names axes."""
+        """Pattern of the layout, if that names axes; else None."""
         named = isinstance(self.layout, str) and self.layout not in ("same", "transposed")
         return read_pattern(self.layout) if named else None  # pyright: ignore[reportArgumentType]
 
     @property
     def packed(self) -> Pattern | None:
-        """The pattern of which it is a summand."""
+        """Pattern of which this rule's tensor is one summand; None if it is none."""
         return self.pattern if self.pattern and self.part.of > 1 and self.pattern.packed > 1 else None
 
     def to_jax(self, array: np.ndarray, sizes: Mapping[str, int] = {}, shape: Shape | None = None) -> np.ndarray:
-        """Our tensor, of torch's whole one, by the model's sizes; ValueError where it cannot be cut or laid out so, as in
-        `shape`."""
+        """Convert the whole torch tensor to the JAX tensor, by the model's sizes.
+
+        `shape` is the JAX tensor's, if known. ValueError if the tensor cannot be cut or laid out so.
+        """
         if self.packed:
             return self.packed.to_jax(array, sizes, shape, self.part.number)
         return to_jax_axes(self.part.cut(array), self.layout, sizes, shape)
 
     def to_torch(self, array: np.ndarray, sizes: Mapping[str, int] = {}, like: np.ndarray | None = None) -> np.ndarray:
-        """The inverse: torch's tensor, or its part where that is not a summand; what is dropped is as in `like`."""
+        """Convert the JAX tensor to torch's, or to its part; values that are dropped are taken from `like`. For summands use
+        `packed`."""
         return to_torch_axes(array, self.layout, sizes, like)
 
 
 @dataclass(frozen=True)
 class Family:
-    """How one kind of torch checkpoint relates to a JAX model."""
+    """Family of torch checkpoints: the rules that relate their tensors to a JAX model."""
 
     name: str
     stacks: Mapping[str, str]
-    """Start of a JAX name -> start of its torch names. One with `{layer}` is that of a stack; another is only a name. Of
-    several that fit, the longest counts."""
+    """Start of a JAX name -> start of its torch names. With `{layer}` in the torch name, it is the start of a stack, else only
+    of names. If several fit, the longest counts."""
     rules: tuple[Rule, ...]
-    """The first that fits a name counts. One that spells out a stacked JAX name has `{layer}` in its torch name."""
+    """Rules; the first one that fits a name counts. A rule that spells out a stacked JAX name has `{layer}` in its torch
+    name."""
     constants: frozenset[str] = frozenset()
-    """Float arrays of the JAX model, by their whole names, that are no weights: they stay as they are."""
+    """Full names of float arrays of the JAX model that are no weights: they stay as they are."""
     tied: Mapping[str, str] = field(default_factory=dict)
-    """Another torch name of a tensor -> its first: whichever of them the JAX model has. Where it has both, torch may not."""
+    """Second torch name of a tied tensor -> its first name, whichever the JAX model has. If the JAX model has both tensors,
+    torch's need not be tied."""
     ignored: Mapping[str, str] = field(default_factory=dict)
-    """torch's tensors that the JAX model has none of -> the reason. The last parts of their names, where `{layer}` is any
+    """torch's tensors without a counterpart in JAX -> the reason. Keys are the last parts of the names, where `{layer}` is any
     number and `*` anything."""
     absent: frozenset[str] = frozenset()
-    """The same by their whole names, as a comparison finds them."""
+    """Full names of torch's tensors without a counterpart in JAX, as a comparison finds them."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Of axes in layouts that no shape says, as {"N": 12}. A model's own N, K, G and H need not be given."""
+    """Sizes of axes in layouts that no shape determines, as {"N": 12}. A model's own N, K, G and H need not be given."""
 
     def __post_init__(self) -> None:
         check_kind("the name of a Family", self.name, str, "a string")
@@ -102,18 +107,18 @@ class Family:
             check_kind(f"a rule of family {self.name}", rule, Rule, "a Rule")
 
     def sizes_for(self, model: Any) -> dict[str, int]:
-        """The sizes that its layouts may need: those of the model's configuration, and its own."""
+        """Return the sizes that layouts may need: those of the model's configuration, and the family's own."""
         config, known = getattr(model, "config", None), {}
         if isinstance(config, BlockConfig):
             known = {"N": config.n_heads, "K": config.kv_heads, "G": config.n_heads // config.kv_heads, "H": config.head_width}
         return {**known, **self.sizes}
 
     def torch_names(self, name: str, n_layers: int) -> list[str]:
-        """Where a JAX tensor lives in torch: one name, or those of each layer."""
+        """Return the torch names of a JAX tensor: one name, or those of all layers."""
         return [torch_name for names in self.sources(name, n_layers) for torch_name in names]
 
     def sources(self, name: str, n_layers: int) -> list[tuple[str, ...]]:
-        """The same layer by layer; each has several names where torch's tensors are joined."""
+        """Return the torch names of a JAX tensor layer by layer; several per layer if torch's tensors are joined."""
         rule = self.rule(name)
         parts = rule.join.names if rule.join else ("",)
         if isinstance(rule.torch, tuple):
@@ -128,7 +133,7 @@ class Family:
         return [tuple(torch_name.format(layer=layer, part=part) for part in parts) for layer in layers]
 
     def _check_layer(self, name: str, torch_name: str) -> None:
-        """ConversionError where one side has layers and the other has not."""
+        """Raise ConversionError if only one side has layers."""
         stacked, start = self.stacked(name), self.start(name) or ""
         if stacked and name.removeprefix(start).partition(".")[0].isdigit():
             raise ConversionError(
@@ -144,26 +149,26 @@ class Family:
             )
 
     def start(self, name: str) -> str | None:
-        """The start of a JAX name that counts."""
+        """Return the longest key of `stacks` with which a JAX name starts; None if there is none."""
         return max((start for start in self.stacks if name.startswith(start)), key=len, default=None)
 
     def stacked(self, name: str) -> bool:
-        """Whether a JAX tensor carries a layer axis."""
+        """True if a JAX tensor has a layer axis."""
         start = self.start(name)
         return start is not None and "{layer}" in self.stacks[start]
 
     def rule(self, name: str) -> Rule:
-        """The first rule for a JAX tensor; ConversionError where there is none."""
+        """Return the first rule for a JAX tensor; ConversionError if there is none."""
         if (rule := self.ruled(name)) is None:
             raise ConversionError(f"{name} has no rule in family {self.name}")
         return rule
 
     def ruled(self, name: str) -> Rule | None:
-        """The same, or None."""
+        """Return the first rule for a JAX tensor, or None."""
         return next((rule for rule in self.rules if f".{name}".endswith(f".{rule.jax}")), None)
 
     def why_ignored(self, torch_name: str) -> str | None:
-        """The reason why the JAX model has none of it; None where it has."""
+        """Return the reason why a torch tensor has no counterpart in JAX; None if it has one."""
         if torch_name in self.absent:
             return "the JAX model has none"
         for pattern, reason in self.ignored.items():
@@ -174,13 +179,13 @@ class Family:
 
 
 def module_rules(jax: str, torch: str, kernel: Layout = "transposed") -> tuple[Rule, ...]:
-    """`torch.nn.Linear`, `LayerNorm` or `Embedding`, by the two modules' names; '' is the model itself."""
+    """Return rules for `torch.nn.Linear`, `LayerNorm` or `Embedding`, by the names of both modules; '' is the model itself."""
     leaves = ("kernel", "weight", kernel), ("scale", "weight", "same"), ("table", "weight", "same"), ("bias", "bias", "same")
     return tuple(Rule(_below(jax, ours), _below(torch, theirs), layout) for ours, theirs, layout in leaves)
 
 
 def attention_rules(jax: str, torch: str) -> tuple[Rule, ...]:
-    """`torch.nn.MultiheadAttention`, which packs queries, keys and values, for projections that are fused or separate."""
+    """Return rules for `torch.nn.MultiheadAttention`, which packs queries, keys and values; JAX's may be fused or separate."""
     names = ("kernel", "in_proj_weight", "transposed"), ("bias", "in_proj_bias", "same")
     fused = (Rule(_below(jax, f"qkv.{leaf}"), _below(torch, name), layout) for leaf, name, layout in names)
     separate = (
@@ -192,7 +197,8 @@ def attention_rules(jax: str, torch: str) -> tuple[Rule, ...]:
 
 
 def projection_rules(jax: str, torch: str, names: tuple[str, str, str], out: str) -> tuple[Rule, ...]:
-    """Attention of four linear layers, of which torch has these names, for projections that are fused or separate."""
+    """Return rules for attention of four linear layers, which torch calls by these names; JAX's projections may be fused or
+    separate."""
     fused = (("kernel", "weight", "transposed"), ("bias", "bias", "same"))
     check_kind("names", names, tuple, "torch's names of query, key and value")
     if len(names) != 3:
@@ -205,9 +211,11 @@ def projection_rules(jax: str, torch: str, names: tuple[str, str, str], out: str
 
 
 def packed_rules(jax: str, torch: str, rows: str = "(K (G + 1 + 1) H)") -> tuple[Rule, ...]:
-    """One `torch.nn.Linear` that holds queries, keys and values, for projections that are fused or separate; `torch` is its
-    name. `rows` says how it holds them: "(K (G + 1 + 1) H)" head by head, or by groups of G queries that share a key and a
-    value (GPT-NeoX, BLOOM, Falcon, InternLM2); "(K G H + K H + K H)" all queries, all keys, all values (Phi-3, Qwen 1).
+    """Return rules for one `torch.nn.Linear`, named `torch`, that holds queries, keys and values.
+
+    JAX's projections may be fused or separate. `rows` is torch's order: "(K (G + 1 + 1) H)" head by head, or by groups of G
+    queries that share a key and a value (GPT-NeoX, BLOOM, Falcon, InternLM2); "(K G H + K H + K H)" all queries, all keys, all
+    values (Phi-3, Qwen 1).
     """
     fused = "(K G H + K H + K H)"
     leaves = ("kernel", "weight", f"{rows} D -> D {fused}"), ("bias", "bias", f"{rows} -> {fused}")

@@ -1,4 +1,4 @@
-"""Arrays of either framework as numpy arrays, and numpy arrays as those of jax."""
+"""Conversion of either framework's arrays to numpy, and of numpy arrays to jax."""
 
 import math
 import mmap
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def host(array: Any) -> np.ndarray:
-    """On the host, of the same type; torch's bfloat16 too."""
+    """Return an array as a numpy array of the same type, on the host; torch's bfloat16 too."""
     if not hasattr(array, "detach"):
         return np.asarray(array)
     array = array.detach().cpu()
@@ -18,13 +18,14 @@ def host(array: Any) -> np.ndarray:
 
 
 ALIGNMENT = 64
-"""Bytes. On CPU jax takes memory that begins at a multiple of this as it is; other memory it copies."""
+"""Alignment in bytes: on CPU, jax uses memory that begins at a multiple of it directly, and copies other memory."""
 
 
 def to_device(arrays: list[np.ndarray], *, stacked: bool) -> jax.Array:
-    """A jax array of arrays of one shape and type along a new first axis; of the only one, if not `stacked`.
+    """Return a jax array of arrays of one shape and type, stacked along a new first axis; of the only one, if not `stacked`.
 
-    The numbers are copied once, in whatever order of axes they lie. Of files that are mapped, no page is held longer.
+    The numbers are copied once, whatever the order of their axes in memory. Pages of memory-mapped files are released after the
+    copy.
     """
     shape = (len(arrays), *arrays[0].shape) if stacked else arrays[0].shape
     memory = np.empty(math.prod(shape) * arrays[0].itemsize + ALIGNMENT, np.uint8)
@@ -37,7 +38,7 @@ def to_device(arrays: list[np.ndarray], *, stacked: bool) -> jax.Array:
 
 
 def _release(array: Any) -> None:
-    """Let go of the pages that were read of the file, where the array is a part of one that is mapped to be read alone."""
+    """Release the pages read so far, if the array is part of a file that is memory-mapped read-only."""
     while array is not None and not (isinstance(array, np.memmap) and array.mode == "r"):
         array = getattr(array, "base", None)
     file = getattr(array, "_mmap", None)

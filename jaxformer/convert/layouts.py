@@ -1,4 +1,4 @@
-"""Tensors recognised by their values alone: which are the same numbers, and in which order of axes."""
+"""Recognition of tensors by their values: which ones hold the same numbers, and in which order of axes."""
 
 import hashlib
 import math
@@ -13,38 +13,42 @@ from jaxformer.convert.axes import Axes, Layout
 
 Key = TypeVar("Key")
 CHANNELS = 2
-"""The axes of a torch kernel before those that slide over a picture."""
+"""Number of axes of a torch kernel that come before its spatial axes."""
 SHOWN = 4
-"""How many rows of a head tell their order."""
+"""Number of rows of a head that a message lists to show their order."""
 GLANCE = 16
-"""How many numbers are compared before all of them are."""
+"""Number of elements that are compared before all elements are."""
 
 
 class Fingerprint(NamedTuple):
-    """The same for two tensors of one type that hold the same numbers, bit for bit, in whatever order."""
+    """Fingerprint of a tensor: equal for tensors of one type that hold the same numbers, bit for bit, in any order."""
 
     dtype: str
     size: int
     digest: bytes
     constant: bool
-    """One number everywhere, which says nothing about where it belongs."""
+    """True if all numbers are equal, so that they do not tell where the tensor belongs."""
 
 
 def fingerprint(array: np.ndarray) -> Fingerprint:
-    """Sorts the bits, so that -0.0 is not 0.0 and a NaN equals itself."""
+    """Return an array's fingerprint, from its sorted bits: -0.0 differs from 0.0, and a NaN equals itself."""
     ordered = np.sort(bits(array), axis=None)
     constant = not ordered.size or bool(ordered[0] == ordered[-1])
     return Fingerprint(array.dtype.name, array.size, hashlib.sha256(ordered.tobytes()).digest(), constant)
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """The same memory, read as unsigned integers."""
+    """View an array's memory as unsigned integers."""
     return np.ascontiguousarray(array).view(f"u{array.itemsize}").reshape(array.shape)
 
 
 def inside(whole: np.ndarray, parts: Mapping[Key, np.ndarray]) -> list[Key]:
-    """Those that may be parts of it: smaller, of its type, their first numbers all somewhere in it. None, at little cost, where
-    no part begins as the whole does: whatever the order of the axes is, a corner stays a corner."""
+    """Return the keys of arrays that may be parts of `whole`: smaller, of its type, and with first numbers that all occur in
+    it.
+
+    Returns early, with no keys, if no part begins with the first number of `whole`: whatever the order of axes, a corner stays
+    a corner.
+    """
     smaller = {key: bits(part.flat[:GLANCE]) for key, part in parts.items() if 0 < part.size < whole.size}
     smaller = {key: first for key, first in smaller.items() if first.dtype == bits(whole.flat[:1]).dtype}
     if not any(first[0] == bits(whole.flat[:1])[0] for first in smaller.values()):
@@ -54,7 +58,7 @@ def inside(whole: np.ndarray, parts: Mapping[Key, np.ndarray]) -> list[Key]:
 
 
 def find_layout(theirs: np.ndarray, ours: np.ndarray) -> Layout | None:
-    """How torch's tensor becomes ours; None where no order of axes does that, or several that are not the same do."""
+    """Return the layout by which torch's tensor becomes JAX's; None if no order of axes does so, or if different orders do."""
     found = next(filter(None, (list(find(bits(theirs), bits(ours))) for find in LAYOUTS)), [])
     numbers = np.arange(theirs.size).reshape(theirs.shape) if len(found) > 1 else None
     if not found or (numbers is not None and len({axes.to_jax(numbers).tobytes() for axes in found}) > 1):
@@ -68,8 +72,10 @@ def find_layout(theirs: np.ndarray, ours: np.ndarray) -> Layout | None:
 
 
 def in_usual_order(axes: Axes) -> Axes | None:
-    """The same but for inner axes, which usually stay in torch's order, forwards: those that slide over a picture, and the
-    parts of one that is split, as heads and their width. None where these, of other sizes, cannot stand so."""
+    """Return the layout with its inner axes in torch's usual order, not reversed; None if sizes do not allow that.
+
+    Inner axes are the spatial axes of a kernel, and the parts of a split axis, as heads and their width.
+    """
     if rows_of_heads(axes):
         exchanged = {1: 2, 2: 1}
         return replace(axes, order=tuple(exchanged.get(piece, piece) for piece in axes.order))
@@ -87,19 +93,19 @@ def in_usual_order(axes: Axes) -> Axes | None:
 
 
 def rows_of_heads(axes: Axes) -> bool:
-    """Whether torch's rows lie in another order inside of each head, and nothing else is otherwise."""
+    """True if the layout only permutes rows inside each head."""
     return len(axes.split) == len(axes.torch) + 2 and tuple(piece for piece in axes.order if piece < 3) == (0, 2, 1)
 
 
 def say_rows(axes: Axes) -> str:
-    """'the rows of each of 4 heads in the order 0, 3, 1, 4, ... of torch's'."""
+    """Describe permuted rows: 'the rows of each of 4 heads in the order 0, 3, 1, 4, ... of torch's'."""
     heads, *two = axes.split[:3]
     rows = np.arange(math.prod(two)).reshape(two).T.ravel()
     return f"the rows of each of {heads} heads in the order {', '.join(map(str, rows[:SHOWN]))}, ... of torch's"
 
 
 def pattern_of(axes: Axes) -> str:
-    """What a rule says of such rows: '(4 2 h) d -> d (4 h 2)'."""
+    """Return the pattern of a rule for permuted rows: '(4 2 h) d -> d (4 h 2)'."""
     heads, *two = axes.split[:3]
     first, second = ("2", "h") if two[0] == 2 else ("h", "2")
     theirs, ours = [f"({heads} {first} {second})", *"d" * (len(axes.torch) - 1)], [f"({heads} {second} {first})"]
@@ -108,19 +114,20 @@ def pattern_of(axes: Axes) -> str:
 
 
 def of_shape(layout: Layout, shape: tuple[int, ...]) -> Layout:
-    """The same order of axes for a torch tensor of another shape, where no axis is split or merged."""
+    """Return the same order of axes for a torch tensor of another shape, if no axis is split or merged; else the layout
+    itself."""
     if isinstance(layout, Axes) and layout.split == layout.torch and len(layout.jax) == len(layout.order) == len(shape):
         return Axes(shape, shape, layout.order, tuple(shape[axis] for axis in layout.order), layout.backwards)
     return layout
 
 
 def same_numbers(theirs: np.ndarray, ours: np.ndarray) -> bool:
-    """Whether some order of axes makes ours of torch's tensor, even if that is not the only one."""
+    """True if some order of axes makes JAX's tensor of torch's, even if it is not the only one."""
     return theirs.size == ours.size and any(True for find in LAYOUTS for _ in find(bits(theirs), bits(ours)))
 
 
 def _layouts(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
-    """Orders of torch's axes, then of ours; whatever is split or merged stays in its order."""
+    """Yield orders of torch's axes, then of JAX's; axes that are split or merged stay in order."""
     for order in permutations(range(theirs.ndim)):
         if _same_numbers(theirs.transpose(order), ours):
             yield Axes(theirs.shape, theirs.shape, order, ours.shape)
@@ -130,14 +137,15 @@ def _layouts(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
 
 
 def _backwards(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
-    """The same of a kernel whose axes over a picture run backwards."""
+    """Yield orders of axes for a kernel whose spatial axes are reversed."""
     inner = tuple(range(CHANNELS, theirs.ndim))
     if inner:
         yield from (replace(axes, backwards=inner) for axes in _layouts(np.flip(theirs, inner), ours))
 
 
 def _in_pairs(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
-    """Rows that lie in halves inside of each head on one side and in pairs on the other, as rotary code wants them."""
+    """Yield layouts for rows that lie in halves inside each head on one side and in pairs on the other, as for rotary
+    positions."""
     rows, *rest = theirs.shape if theirs.ndim in (1, 2) else (0,)
     for heads in (n for n in range(1, rows // 4 + 1) if not rows % (2 * n)):
         half = rows // heads // 2
@@ -149,7 +157,7 @@ def _in_pairs(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
 
 
 def _same_numbers(one: np.ndarray, other: np.ndarray) -> bool:
-    """In the same order, whatever the shape."""
+    """True if two arrays hold the same numbers in the same order, whatever their shapes."""
     return np.array_equal(one.flat[:GLANCE], other.flat[:GLANCE]) and np.array_equal(one.ravel(), other.ravel())
 
 
@@ -158,4 +166,4 @@ def _in_order(order: tuple[int, ...]) -> bool:
 
 
 LAYOUTS = _layouts, _backwards, _in_pairs
-"""The usual ones first."""
+"""Searches for layouts, the usual ones first."""

@@ -1,4 +1,4 @@
-"""Why a state of torch's does not fit a model, in one line that says what to do."""
+"""Explanations why a torch state does not fit a model: one line that says what to do."""
 
 import difflib
 import re
@@ -12,24 +12,24 @@ import numpy as np
 from jaxformer.errors import printable
 
 LISTED = 3
-"""How many names an error lists before it only counts them."""
+"""Number of names that an error lists before it only counts them."""
 
 
 class Misfit(NamedTuple):
-    """Why a tensor cannot be used."""
+    """Tensor that cannot be used, and the reason."""
 
     says: str
     remedy: str = ""
-    """What to do, which is said once for all that need the same."""
+    """Remedy, stated once for all tensors that need the same."""
 
 
 def listed(names: Sequence[str], separator: str = ", ") -> str:
-    """The first of them, and how many more there are."""
+    """Join the first names, and say how many more there are."""
     return separator.join(map(printable, names[:LISTED])) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
 
 
 def say_misfits(misfits: Sequence[Misfit]) -> list[str]:
-    """The first of each kind, and what to do."""
+    """Return one text per remedy: the first reasons, and the remedy."""
     kinds: dict[str, list[str]] = {}
     for says, remedy in misfits:
         kinds.setdefault(remedy, []).append(says)
@@ -37,7 +37,7 @@ def say_misfits(misfits: Sequence[Misfit]) -> list[str]:
 
 
 def mismatch(wanted: Collection[str], arrays: Mapping[str, np.ndarray], misfits: Sequence[Misfit]) -> str:
-    """All that is wrong: names that are missing or left over, then tensors of another shape or type, then what to do."""
+    """Describe everything that is wrong: missing or unused names, then tensors of another shape or type, then the remedies."""
     missing, left = sorted(set(wanted) - set(arrays)), sorted(set(arrays) - set(wanted))
 
     def nearest(name: str) -> str:
@@ -56,7 +56,7 @@ def mismatch(wanted: Collection[str], arrays: Mapping[str, np.ndarray], misfits:
 def remedies(
     wanted: Collection[str], arrays: Mapping[str, np.ndarray], missing: Sequence[str], left: Sequence[str]
 ) -> list[str]:
-    """What to do about names that are missing or left over."""
+    """Return what to do about names that are missing or unused."""
     if not missing and not left:
         return []
     named = other_prefix(missing, left) or other_numbers(missing, left) or other_depth(wanted, arrays)
@@ -67,7 +67,8 @@ def remedies(
 
 
 def other_prefix(missing: Sequence[str], left: Sequence[str]) -> list[str]:
-    """Where most names are right behind a prefix that one side lacks: a wrapper's 'module.', a model without its head."""
+    """Explain names of which most are right after a prefix that one side lacks: a wrapper's 'module.', a model without its
+    head."""
     for longer, shorter, say in (
         (left, missing, "names of the state begin with {0!r}: give {{name.removeprefix({0!r}): tensor}}"),
         (missing, left, "names of the family begin with {0!r}, the state's do not: give {{{0!r} + name: tensor}}"),
@@ -83,7 +84,7 @@ def other_prefix(missing: Sequence[str], left: Sequence[str]) -> list[str]:
 
 
 def other_numbers(missing: Sequence[str], left: Sequence[str]) -> list[str]:
-    """Where one side numbers its layers and the other does not."""
+    """Explain layer numbers in the names of only one side."""
     for name in missing:
         other = next((it for it in left if bare(it) == bare(name)), None)
         if other is not None and bare(name) == name:
@@ -99,12 +100,12 @@ def other_numbers(missing: Sequence[str], left: Sequence[str]) -> list[str]:
 
 
 def bare(name: str) -> str:
-    """Without the numbers of layers."""
+    """Remove the layer numbers from a name."""
     return ".".join(part for part in name.split(".") if not part.isdigit())
 
 
 def other_depth(wanted: Collection[str], state: Collection[str]) -> list[str]:
-    """Where both have the layers, one side more of them."""
+    """Explain different numbers of layers."""
     ours, theirs = depths(wanted), depths(state)
     return [
         f"the number of layers under {start} is {theirs[start]} in the state, {n} in the model"
@@ -114,7 +115,7 @@ def other_depth(wanted: Collection[str], state: Collection[str]) -> list[str]:
 
 
 def depths(names: Collection[str]) -> dict[str, int]:
-    """What stands before the first number of names -> how many there are."""
+    """Return start of the names before the first number -> how many numbers there are."""
     found: dict[str, int] = {}
     for name in names:
         if numbered := re.match(r"(.+?)\.(\d+)\.", name):
@@ -123,7 +124,7 @@ def depths(names: Collection[str]) -> dict[str, int]:
 
 
 def ties(left: Sequence[str], wanted: Collection[str], arrays: Mapping[str, np.ndarray]) -> list[str]:
-    """What is left over and holds the numbers of a tensor that is used."""
+    """Explain unused tensors that hold the same numbers as a used one."""
     says = []
     for alias, array in ((name, arrays[name]) for name in left):
         plain = array.size and (array != array.flat[0]).any()
@@ -134,7 +135,7 @@ def ties(left: Sequence[str], wanted: Collection[str], arrays: Mapping[str, np.n
 
 
 def off_type(found: np.dtype, wanted: np.dtype) -> str:
-    """What to do about a tensor of another type of float."""
+    """Return what to do about a tensor of another float type."""
     if not (jnp.issubdtype(found, jnp.floating) and jnp.issubdtype(wanted, jnp.floating)):
         return ""
     one, other = jnp.finfo(found), jnp.finfo(wanted)
@@ -143,7 +144,7 @@ def off_type(found: np.dtype, wanted: np.dtype) -> str:
 
 
 def off_shape(found: tuple[int, ...], wanted: tuple[int, ...], layout: object = None) -> str:
-    """What to do about a matrix that is transposed, or a table with more rows or columns; `layout` is that of the rule."""
+    """Return what to do about a matrix that is transposed, or a table with more rows or columns; `layout` is the rule's."""
     if found == wanted[::-1]:
         other = {"same": "; its rule needs layout 'transposed'", "transposed": "; its rule needs layout 'same'"}
         return f": it is transposed{other.get(str(layout), '')}"

@@ -1,4 +1,4 @@
-"""How transformers describes one of its model types in config.json: a table of keys, read and written by the same table.
+"""Model types of transformers: a table of the keys in config.json, by which config.json is both read and written.
 
     ModelType(
         name="gpt2",
@@ -11,7 +11,7 @@
         prefix="transformer.",
     )
 
-A file in `families/` that makes one of these is all that a new model type needs: `load`, `save` and the commands find it.
+A new model type only needs a file in `families/` that creates a ModelType: `load`, `save` and the commands find it.
 """
 
 import warnings
@@ -36,7 +36,7 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
 }
-"""transformers' names of activations -> ours. Of several, the first is written."""
+"""transformers' names of activations -> jaxformer's. If several have the same meaning, the first is written."""
 
 TASKS = """_num_labels architectures bos_token_id cls_token_id decoder_start_token_id eos_token_id finetuning_task id2label
 initializer_range init_std label2id mask_token_id model_type num_labels pad_token_id prefix problem_type sep_token_id
@@ -50,35 +50,35 @@ RUNNING = """_attn_implementation _attn_implementation_autoset _commit_hash _nam
 chunk_size_feed_forward dtype gradient_checkpointing torch_dtype torchscript transformers.js_config transformers_version
 use_bfloat16"""
 HARMLESS = frozenset(f"{TASKS} {OUTPUTS} {SEARCH} {RUNNING}".split())
-"""Keys that change no output of any model: heads for tasks, what is returned, how tokens are chosen, how it is run."""
+"""Keys that change no output of any model: heads for tasks, returned values, decoding, execution."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A key that one field of our configuration says."""
+    """Key of config.json that sets a field of jaxformer's configuration."""
 
     name: str
-    """The field, or a name that `derive` reads and `undo` writes."""
+    """Name of the field, or a name that `derive` reads and `undo` writes."""
     default: Any
-    """transformers' own, where the key is missing."""
+    """Default value of transformers, for a missing key."""
     values: Mapping[Any, Any] | None = None
-    """Its words -> ours, where they are not the same."""
+    """transformers' values -> jaxformer's, if they differ."""
     also: tuple[str, ...] = ()
-    """More fields that have this value."""
+    """Further fields that get the same value."""
 
 
 @dataclass(frozen=True)
 class Only:
-    """A switch of which we have one setting, which is also what a missing key means."""
+    """Key with only one supported value, which a missing key means too."""
 
     value: Any
     otherwise: str
-    """What would be wrong if another value were ignored."""
+    """Consequence of ignoring another value, for the error message."""
 
 
 @dataclass(frozen=True)
 class Same:
-    """A key that has to say what another one says: one field of ours holds both."""
+    """Key that has to equal another key, because one field of jaxformer holds both."""
 
     key: str
 
@@ -96,59 +96,59 @@ SWITCHES: dict[str, Key] = {
     "quantization_config": Only(None, "the weights are quantized, and would be read as they are"),
     "tie_encoder_decoder": Only(False, "the two stacks share their weights, and would not"),
 }
-"""What every model type has; a table of its own keys may say otherwise."""
+"""Keys of every model type; the table of a type's own keys takes precedence."""
 NOT_FUNCTION = ("init", "embedding_std", "layers", "remat", "remat_policy", "projections")
-"""Fields that change no output: how a model starts, how it is run, how its weights are packed."""
+"""Fields that change no output: initialisation, execution, packing of weights."""
 AT_START = {"layers": "rolled"}
-"""Fields of every model that is read: compiled in seconds, and no layer's weights are copied beside the others."""
+"""Fields of every model that is read: it compiles in seconds, and no layer's weights are copied next to the others."""
 TRAINING = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout", "padding_idx")
-"""Fields that change training alone."""
+"""Fields that change only training."""
 
 
 @dataclass(frozen=True)
 class ModelType:
-    """One of transformers' model types, as a table."""
+    """Model type of transformers, as a table."""
 
     name: str
     """`model_type` in config.json."""
     config: type[ModelConfig]
     family: Family
     keys: Mapping[str, Key]
-    """What config.json says about the model."""
+    """Keys that describe the model."""
     model: str
-    """transformers' class that has the tensors of the family."""
+    """Class in transformers that has the family's tensors."""
     base: str
-    """Its class without a head; the same where the family has none."""
+    """Class without a head; equal to `model` if the family has no head."""
     prefix: str
-    """What the names of tensors begin with in a model with a head."""
+    """Prefix of tensor names in a model with a head."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of ours that are the same in every model of this type."""
+    """Fields that are the same in every model of this type."""
     heads: Mapping[str, str] = field(default_factory=dict)
-    """What names of tensors begin with that are of heads which ours has none of -> what for."""
+    """Prefix of the names of a head's tensors that jaxformer has no counterpart for -> the head's task."""
     harmless: frozenset[str] = frozenset()
-    """More keys that change no output."""
+    """Additional keys that change no output."""
     derive: Callable[[dict[str, Any], Collection[str]], dict[str, Any]] | None = None
-    """Our fields, of those that the keys say and of the tensors' names, where that is not all."""
+    """Function that completes jaxformer's fields, given those that the keys set and the names of the tensors."""
     undo: Callable[[Any], dict[str, Any]] | None = None
-    """Keys whose values `derive` changed, as config.json has them."""
+    """Function that returns the keys whose values `derive` changed, as config.json has them."""
     variant: Callable[[Any], Family | None] | None = None
-    """The family of some configurations, where it is another."""
+    """Function that returns the family of configurations that use another one; None for the others."""
     unwritten: tuple[str, ...] = ()
-    """Fields of ours that it has no key for, and that change no output of it."""
+    """Fields without a key, which change no output of this type."""
 
     @property
     def headed(self) -> bool:
-        """Whether the family's names are those of a model with a head."""
+        """True if the family's names are those of a model with a head."""
         return self.model != self.base
 
     def family_of(self, config: ModelConfig) -> Family:
-        """The rules of a model of that configuration."""
+        """Return the family of a model of this configuration."""
         return (self.variant and self.variant(config)) or self.family
 
     def read(self, described: Mapping[str, Any], names: Collection[str]) -> ModelConfig:
-        """Our configuration of what config.json says, of a model with tensors of these names.
+        """Return jaxformer's configuration for the keys of config.json, given the names of the model's tensors.
 
-        ConfigError lists every key that is not known, and every value that ours has not.
+        ConfigError lists every unknown key, and every value that jaxformer does not support.
         """
         problems = [problem for name, value in described.items() if (problem := self._problem(name, value, described))]
         found: dict[str, Any] = {**AT_START, **self.fixed}
@@ -170,7 +170,7 @@ class ModelType:
         raise ConfigError(f"config.json of a {self.name} cannot be used: {'; '.join(problems)}")
 
     def _problem(self, name: str, value: Any, described: Mapping[str, Any]) -> str | None:
-        """What is wrong with a key; None where nothing is."""
+        """Return what is wrong with a key; None if nothing is."""
         key = self.keys.get(name, SWITCHES.get(name))
         if isinstance(key, Only) and value != key.value and value is not None:
             return f"{name} = {value!r:.60} is not supported ({key.value!r} is): {key.otherwise}"
@@ -186,13 +186,14 @@ class ModelType:
         return key.default if isinstance(key, Field) else None
 
     def head_of(self, name: str) -> str | None:
-        """What a tensor is for that belongs to a head which ours has none of; None for all others."""
+        """Return the task of the head that a tensor belongs to, if jaxformer has no such head; else None."""
         return next((task for start, task in self.heads.items() if name.startswith(start)), None)
 
     def write(self, config: ModelConfig, names: Collection[str]) -> dict[str, Any]:
-        """The keys of config.json that describe a model of that configuration, with tensors of these names.
+        """Return the keys of config.json that describe a model of this configuration, with tensors of these names.
 
-        ConversionError lists the fields that transformers' model has no place for; those of training alone are a warning.
+        ConversionError lists the fields that transformers' model cannot represent; for fields of training only, it is a
+        warning.
         """
         written: dict[str, Any] = {"model_type": self.name}
         for name, key in self.keys.items():
@@ -215,7 +216,7 @@ class ModelType:
 
 
 def differences(config: ModelConfig, other: ModelConfig, but: Collection[str]) -> list[str]:
-    """The fields whose values are not the same, however the same value is written."""
+    """Return the fields whose values differ, whatever the form in which a value is written."""
     one, two = normal_form(config), normal_form(other)
     return [
         f"{it.name} = {getattr(one, it.name)!r} ({getattr(two, it.name)!r} there)"
@@ -225,7 +226,7 @@ def differences(config: ModelConfig, other: ModelConfig, but: Collection[str]) -
 
 
 def normal_form(config: ModelConfig) -> ModelConfig:
-    """The same model with every default written out as the value that it stands for."""
+    """Return a configuration with every default replaced by its value."""
     given: dict[str, Any] = {
         "n_kv_heads": config.kv_heads,
         "head_dim": config.head_width,

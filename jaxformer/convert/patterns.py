@@ -1,15 +1,16 @@
-"""Layouts in words: the axes of a torch tensor by name, and the same axes as they lie in the JAX tensor.
+"""Patterns of layouts: the axes of a torch tensor by name, and the same axes as they lie in the JAX tensor.
 
-    "f d 1 -> d f"                                               axes in another order; 1 is an axis of one entry
-    "(N h 2) d -> d (N 2 h)"                                     axes that are merged into one stand in brackets
-    "(K (G + 1 + 1) H) d -> d (K G H + K H + K H)"               + lays one thing behind another
-    "(_2 + t) d -> t d", "(v + _) d -> v d"                      the JAX tensor has none of what begins with _
+    "f d 1 -> d f"                                               permuted axes; 1 is an axis of size 1
+    "(N h 2) d -> d (N 2 h)"                                     merged axes are in brackets
+    "(K (G + 1 + 1) H) d -> d (K G H + K H + K H)"               + concatenates
+    "(_2 + t) d -> t d", "(v + _) d -> v d"                      axes that begin with _ are dropped in JAX
 
-What stands between the +, from left to right, is a block: each is on both sides, and has the same names there. A block of
-torch's with `_` in it is dropped; on the way back its numbers are those of the torch model that is to have them, else zeros.
+The terms between the +, from left to right, are blocks. Each block is on both sides, with the same names. A block of torch's
+tensor with `_` in it is dropped. On the way back, its numbers are taken from the torch model that receives the tensor, or are
+zeros.
 
 A number is its own size. Every other size follows from the shapes, or is the model's: heads N, key/value heads K, query heads
-a key/value head G = N / K, and head width H. Both directions only move numbers, so that each is the inverse of the other.
+per key/value head G = N / K, and head width H. Both directions only move numbers, and each is the inverse of the other.
 """
 
 import math
@@ -25,7 +26,7 @@ import numpy as np
 from jaxformer.errors import ConversionError
 
 Axis = str | tuple["Side", ...]
-"""A name, or what stands in brackets: the summands, each a product of axes."""
+"""Axis of a pattern: a name, or the summands in brackets, each a product of axes."""
 Side = tuple[Axis, ...]
 Sizes = Mapping[str, int]
 Shape = Sequence[int]
@@ -33,35 +34,38 @@ Shape = Sequence[int]
 
 @dataclass(frozen=True)
 class Block:
-    """Numbers at regular distances in a tensor's memory."""
+    """Block of numbers at regular distances in a tensor's memory."""
 
     first: int
-    """Of how many numbers it begins."""
+    """Offset of the block's first number, in numbers."""
     strides: Mapping[str, int]
-    """By the names of its axes: the distance of neighbours, in numbers."""
+    """Name of an axis -> its stride, in numbers."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A layout that is read."""
+    """Parsed layout."""
 
     torch: Side
     jax: Side
     words: tuple[str, str]
-    """Both sides as they are written."""
+    """Text of both sides."""
 
     @property
     def packed(self) -> int:
-        """How many JAX tensors a torch tensor may be cut into: the summands of the JAX side."""
+        """Number of JAX tensors that the torch tensor may be cut into: the summands of the JAX side."""
         return max((len(axis) for axis in self.jax if not isinstance(axis, str)), default=1)
 
     def piece(self, number: int) -> Side:
-        """The JAX side of one of them alone."""
+        """Return the JAX side of one summand alone."""
         return tuple((axis[number],) if not isinstance(axis, str) and len(axis) > 1 else axis for axis in self.jax)
 
     def to_jax(self, array: np.ndarray, sizes: Sizes, shape: Shape | None = None, number: int | None = None) -> np.ndarray:
-        """The JAX tensor of torch's, or the piece of this number. `shape` is the one wanted; it may say a size that torch's
-        shape does not. ValueError where the array does not fit."""
+        """Convert torch's array to the JAX tensor, or to the summand of this number.
+
+        `shape` is the JAX tensor's, which may determine a size that torch's shape does not. ValueError if the array does not
+        fit.
+        """
         pieces = [self.jax] if number is None else [self.piece(i) for i in range(self.packed)]
         wanted = [] if shape is None else [(pieces[number or 0], shape)]
         sizes = self._solved([(self.torch, array.shape)], wanted, sizes)
@@ -73,7 +77,8 @@ class Pattern:
         return laid.reshape([_size(axis, sizes) for axis in pieces[number or 0]])
 
     def to_torch(self, arrays: Sequence[np.ndarray], sizes: Sizes, like: np.ndarray | None = None) -> np.ndarray:
-        """The inverse, of the whole or of all pieces; what is dropped is as in `like`. ValueError where they do not fit."""
+        """Convert the JAX tensor, or all of its summands, to torch's; dropped values are taken from `like`. ValueError for a
+        misfit."""
         pieces = [self.jax] if len(arrays) == 1 else [self.piece(number) for number in range(self.packed)]
         shapes = [(piece, array.shape) for piece, array in zip(pieces, arrays, strict=True)]
         sizes = self._solved(shapes, [] if like is None else [(self.torch, like.shape)], sizes)
@@ -90,11 +95,11 @@ class Pattern:
         return laid
 
     def _kept(self, sizes: Sizes) -> list[Block]:
-        """torch's blocks that the JAX tensor has."""
+        """Return the blocks of torch's tensor that the JAX tensor has."""
         return [block for block in _blocks(self.torch, sizes)[1] if not _dropped(block.strides)]
 
     def _solved(self, held: Sequence[tuple[Side, Shape]], more: Sequence[tuple[Side, Shape]], known: Sizes) -> dict[str, int]:
-        """Every size: first as the shapes at hand say it; ValueError where one cannot be known."""
+        """Return the size of every name, as the shapes of the arrays determine it first; ValueError if a size stays unknown."""
         names = [name for side in (self.torch, self.jax) for each in _names(side) for name in each]
         sizes = {name: int(name.lstrip("_")) for name in names if name.lstrip("_").isdigit()}
         axes = [pair for side, shape in (*held, *more) if len(side) == len(shape) for pair in zip(side, shape, strict=True)]
@@ -115,7 +120,7 @@ class Pattern:
 
 @cache
 def read_pattern(layout: str) -> Pattern:
-    """The two sides of 'f d 1 -> d f'; ConversionError for what is no layout."""
+    """Parse the two sides of a layout, as 'f d 1 -> d f'; ConversionError for anything that is no layout."""
     words = [side.strip() for side in layout.split("->")]
     try:
         torch, jax = map(_read_side, words)
@@ -135,7 +140,7 @@ def read_pattern(layout: str) -> Pattern:
 
 
 def _read_side(words: str) -> Side:
-    """ValueError for words that are none."""
+    """Parse one side of a layout; ValueError if it is invalid."""
     tokens = re.findall(r"\w+|\S", words)
     side, rest = _read_product(tokens)
     if rest:
@@ -144,7 +149,7 @@ def _read_side(words: str) -> Side:
 
 
 def _read_product(tokens: list[str]) -> tuple[Side, list[str]]:
-    """Axes up to a +, a closing bracket or the end, and what follows."""
+    """Parse axes up to a +, a closing bracket or the end; return them with the remaining tokens."""
     side: list[Axis] = []
     while tokens and tokens[0] not in "+)":
         token, *tokens = tokens
@@ -165,7 +170,7 @@ def _read_product(tokens: list[str]) -> tuple[Side, list[str]]:
 
 
 def _names(side: Side) -> list[tuple[str, ...]]:
-    """The names of each block, as they stand from left to right."""
+    """Return the names of each block, from left to right."""
     axes = ([(axis,)] if isinstance(axis, str) else [each for summand in axis for each in _names(summand)] for axis in side)
     return [tuple(name for part in parts for name in part) for parts in product(*axes)]
 
@@ -175,14 +180,14 @@ def _dropped(names: Sequence[str] | Mapping[str, int]) -> bool:
 
 
 def _size(axis: Axis, sizes: Sizes) -> int:
-    """The number of its entries; KeyError where one of its names has no size yet."""
+    """Return the size of an axis; KeyError if one of its names has no size yet."""
     if isinstance(axis, str):
         return sizes[axis]
     return sum(math.prod(_size(each, sizes) for each in summand) for summand in axis)
 
 
 def _solve(axis: Axis, size: int, sizes: Sizes) -> dict[str, int] | None:
-    """The only size of an axis that is not known yet; None where there is none, or several."""
+    """Solve for the only unknown name of an axis of this size; None if there is no solution, or not one unknown."""
     unknown = {name for each in _names((axis,)) for name in each} - sizes.keys()
     if len(unknown) != 1:
         return None
@@ -193,7 +198,7 @@ def _solve(axis: Axis, size: int, sizes: Sizes) -> dict[str, int] | None:
 
 
 def _check(side: Side, words: str, shape: Shape, sizes: Sizes) -> None:
-    """ValueError for another shape."""
+    """Raise ValueError if a shape does not fit a side."""
     if [_size(axis, sizes) for axis in side] != list(shape):
         inner = [name for axis in side if not isinstance(axis, str) for each in _names((axis,)) for name in each]
         said = [f"{name} = {sizes[name]}" for name in dict.fromkeys(inner) if not name.isdigit()]
@@ -201,7 +206,7 @@ def _check(side: Side, words: str, shape: Shape, sizes: Sizes) -> None:
 
 
 def _blocks(side: Side, sizes: Sizes, stride: int = 1) -> tuple[int, list[Block]]:
-    """The number of entries of a side whose last axis has this stride, and where each block lies."""
+    """Return the number of entries of a side whose last axis has this stride, and the position of each block."""
     total, found = 1, [Block(0, {})]
     for axis in reversed(side):
         length, own = 0, []
@@ -218,7 +223,7 @@ def _blocks(side: Side, sizes: Sizes, stride: int = 1) -> tuple[int, list[Block]
 
 
 def _copy(source: np.ndarray, read: Sequence[Block], target: np.ndarray, written: Sequence[Block], sizes: Sizes) -> None:
-    """Block after block."""
+    """Copy block after block from `source` to `target`."""
     source, target = np.ascontiguousarray(source).reshape(-1), target.reshape(-1)
     for one, other in zip(read, written, strict=True):
         names = [name for name in other.strides if sizes[name] != 1]

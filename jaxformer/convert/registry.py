@@ -1,4 +1,4 @@
-"""Registry of families of checkpoints: every file of `families/` is found by itself."""
+"""Registry of families of checkpoints: every file in `families/` is registered automatically."""
 
 import pkgutil
 from collections.abc import Mapping
@@ -16,15 +16,16 @@ _FILES = [import_module(f"{families.__name__}.{file.name}") for file in pkgutil.
 FAMILIES: dict[str, Family] = {
     found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, Family)
 }
-"""By name: every Family in a file of this folder."""
+"""Name -> family, for every Family in a file in `families/`."""
 MODEL_TYPES: dict[str, ModelType] = {
     found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, ModelType)
 }
-"""The same of transformers' model types, by what config.json calls them."""
+"""Name in config.json -> model type of transformers, for every ModelType in a file in `families/`."""
 
 
 def find_family(family: Family | str, name: str = "family") -> Family:
-    """The family of that name; a family is itself. ConfigError for a name that is not known, InputError for anything else."""
+    """Return the family of this name; a Family is returned as it is. ConfigError for an unknown name, InputError for anything
+    else."""
     if isinstance(family, Family):
         return family
     known = ", ".join(FAMILIES)
@@ -38,10 +39,12 @@ def find_family(family: Family | str, name: str = "family") -> Family:
 
 
 def within(family: Family | str, start: str, beside: Mapping[str, str]) -> Family:
-    """The family of a torch model that has another as a module: its torch names begin with `start`. Of the `torch.nn.Linear`,
-    `LayerNorm` or `Embedding` modules `beside` it, the JAX names begin with a key, and the torch names with its value.
+    """Return the family of a torch model that contains a model of another family as a module.
 
-    within("torch_transformer", "transformer.", {"embed.token.": "embedding.", "head.": "generator."})
+    Names of the contained torch model begin with `start`. `beside` describes further `torch.nn.Linear`, `LayerNorm` or
+    `Embedding` modules: start of JAX names -> start of torch names.
+
+        within("torch_transformer", "transformer.", {"embed.token.": "embedding.", "head.": "generator."})
     """
     family = find_family(family)
     check_kind("start", start, str, "what the torch names begin with, as 'transformer.'")

@@ -1,28 +1,28 @@
-"""A family of checkpoints is a table of rules. One table gives both directions, for weights, gradients and moments alike.
+"""Rules of a family of checkpoints: one table converts in both directions, for weights, gradients and moments alike.
 
-family = Family(
-    name="mine",
-    stacks={"blocks.": "model.layers.{layer}."},
-    rules=(
-        *attention_rules("attention", "self_attn"),  # torch.nn.MultiheadAttention, whose projections are packed
-        *projection_rules("cross", "cross_attn", ("q_proj", "k_proj", "v_proj"), "o_proj"),  # or apart
-        *module_rules("feed_forward.up", "fc1"),  # torch.nn.Linear, LayerNorm or Embedding
-        *packed_rules("attention", "self_attn.query_key_value"),  # or in one layer, head by head or by groups
-        Rule("scale.gain", "scale.gamma", "c 1 1 -> c"),  # any tensor, its axes in another order
-        Rule("query.kernel", "wq.weight", "(N h 2) d -> d (N 2 h)"),  # rotary pairs in torch, halves in jax
-        Rule("gate.kernel", "gate_up_proj.weight", "transposed", Part(0, 2)),  # the first half of it
-        Rule("position.table", "embed_positions.weight", "(_2 + t) d -> t d"),  # two rows that the JAX table has not
-        Rule("token.table", "wte.weight", "(v + _) d -> v d"),  # a vocabulary that torch pads
-    ),
-    tied={"lm_head.weight": "model.embed.weight"},
-    ignored={"attn.mask": "the causal mask"},
-)
-model = to_jax(torch_model.state_dict(), model, family)  # `jaxformer.from_torch` takes names of families too
-state = to_torch(model, family, like=torch_model.state_dict())
+    family = Family(
+        name="mine",
+        stacks={"blocks.": "model.layers.{layer}."},
+        rules=(
+            *attention_rules("attention", "self_attn"),  # torch.nn.MultiheadAttention: packed projections
+            *projection_rules("cross", "cross_attn", ("q_proj", "k_proj", "v_proj"), "o_proj"),  # separate projections
+            *module_rules("feed_forward.up", "fc1"),  # torch.nn.Linear, LayerNorm or Embedding
+            *packed_rules("attention", "self_attn.query_key_value"),  # one linear layer, head by head or by groups
+            Rule("scale.gain", "scale.gamma", "c 1 1 -> c"),  # any tensor, with its axes in another order
+            Rule("query.kernel", "wq.weight", "(N h 2) d -> d (N 2 h)"),  # rotary pairs in torch, halves in jax
+            Rule("gate.kernel", "gate_up_proj.weight", "transposed", Part(0, 2)),  # the first half of the tensor
+            Rule("position.table", "embed_positions.weight", "(_2 + t) d -> t d"),  # two rows missing from the JAX table
+            Rule("token.table", "wte.weight", "(v + _) d -> v d"),  # a vocabulary that is padded in torch
+        ),
+        tied={"lm_head.weight": "model.embed.weight"},
+        ignored={"attn.mask": "the causal mask"},
+    )
+    model = to_jax(torch_model.state_dict(), model, family)  # `jaxformer.from_torch` also takes names of families
+    state = to_torch(model, family, like=torch_model.state_dict())
 
-Layouts are described in patterns.py. All that rules do is to move numbers: the way back is exact, and gradients and moments
-go the same way. A sum alone, `Join(("ih", "hh"), summed=True)`, goes one way: from torch. No rule adds a constant: w + 1 is
-rounded, and weight decay pulls w to 0, not w + 1. A norm that computes with 1 + w is a switch of the model.
+Layouts are described in patterns.py. Rules only move numbers: the inverse is exact, and gradients and moments are converted
+alike. Only a sum, `Join(("ih", "hh"), summed=True)`, is one-way, from torch. No rule adds a constant: w + 1 would be rounded,
+and weight decay pulls w to 0, not w + 1. A norm that computes with 1 + w is a setting of the model.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -66,26 +66,25 @@ __all__ = [
 
 
 class Place(NamedTuple):
-    """Where the numbers of a torch tensor, or of a part of it, are in a JAX tree."""
+    """Place of a torch tensor, or of a part of it, in a JAX tree."""
 
     name: str
     layer: int
-    """0 where it carries no layer axis."""
+    """Index of the layer; 0 without a layer axis."""
     joined: int = 0
-    """Which of the tensors that are joined in it."""
+    """Index among the torch tensors that are joined."""
 
 
 def weights_of(tree: PyTree, family: Family) -> dict[str, Any]:
-    """Every float leaf by its name, but for the model's constants."""
+    """Return every float leaf by its name, except for the model's constants."""
     return {name: leaf for name, leaf in named_weights(tree).items() if name not in family.constants}
 
 
 def to_torch(tree: PyTree, family: Family, *, like: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
-    """Every tensor of a JAX model, or of a tree of its shape, under torch's names and in torch's layout; what torch ties, under
-    all of its names.
+    """Return a JAX model's tensors, or a tree's of its shape, by torch's names, tied ones by all, and in torch's layout.
 
-    `like` is the state of the torch model that is to have it: then this is what `load_state_dict(strict=True)` takes, with
-    what the family ignores as it is there. ConversionError where the two do not fit.
+    `like` is the state of the torch model that is to receive it: the result then fits `load_state_dict(strict=True)`, with
+    tensors that the family ignores taken from `like`. ConversionError if the two do not fit.
     """
     state = tensors_to_torch(tree, family, like or {})
     if both := next(iter(sums(tree, family).values()), ()):
@@ -98,7 +97,7 @@ def to_torch(tree: PyTree, family: Family, *, like: Mapping[str, Any] | None = N
 
 
 def _as_in(like: Mapping[str, Any], state: Mapping[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
-    """All of these names, and no others."""
+    """Return the tensors under the names in `like`; ConversionError unless names, shapes and shared memory fit."""
     ignored = {name for name in like if name not in state and family.why_ignored(name) is not None}
     names = set(state) - {name for names in family.tied.items() for name in names if name not in like}
     misfits, shared = [], {}
@@ -116,7 +115,7 @@ def _as_in(like: Mapping[str, Any], state: Mapping[str, np.ndarray], family: Fam
 
 
 def tensors_to_torch(tree: PyTree, family: Family, like: Mapping[str, Any] = {}) -> dict[str, np.ndarray]:
-    """The same with every tensor of the JAX model once. What rules drop of torch's is as in `like`; of a sum, each is all."""
+    """Convert each tensor of the JAX model once; dropped values are taken from `like`, each term of a sum is the sum."""
     leaves, sizes = weights_of(tree, family), family.sizes_for(tree)
     if shapes := [name for name, leaf in leaves.items() if isinstance(leaf, jax.ShapeDtypeStruct)]:
         raise ConversionError(f"{listed(shapes)} of the JAX model are shapes alone; give a model with weights")
@@ -144,8 +143,8 @@ def tensors_to_torch(tree: PyTree, family: Family, like: Mapping[str, Any] = {})
 
 
 def gradients_to_torch(tree: PyTree, family: Family, parameters: Container[str]) -> dict[str, np.ndarray]:
-    """A tree of gradients by the names of torch's parameters, as `named_parameters` has them: one for what torch ties, the sum
-    over the copies of the JAX model."""
+    """Return a tree of gradients by torch's parameter names, as in `named_parameters`; tied parameters once, as the sum over
+    the copies in the JAX model."""
     state, total = tensors_to_torch(tree, family), {}
     groups = {name: group for group in tied_names(family) for name in group}
     for name, array in state.items():
@@ -157,7 +156,7 @@ def gradients_to_torch(tree: PyTree, family: Family, parameters: Container[str])
 
 
 def sums(like: PyTree, family: Family) -> dict[str, tuple[str, ...]]:
-    """torch's tensors that are added up in a tree of the shape of `like` -> all that are in their sum."""
+    """Return torch tensor -> all torch tensors of its sum, for those that are added up in a tree of the shape of `like`."""
     found: dict[str, tuple[str, ...]] = {}
     for name, leaf in weights_of(like, family).items():
         if (join := family.rule(name).join) and join.summed:
@@ -167,10 +166,10 @@ def sums(like: PyTree, family: Family) -> dict[str, tuple[str, ...]]:
 
 
 def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
-    """A tree of the shape of `like` from torch's tensors, each, or each part, used exactly once, bit for bit.
+    """Build a tree of the shape of `like` from torch's tensors; each tensor, or part, is used exactly once, bit for bit.
 
-    `like` may be abstract (`jax.eval_shape`). What torch ties is used by each of its copies, and has to be the same under all
-    its names. Raises ConversionError for tensors missing, left over, or of another shape or type.
+    `like` may be abstract (`jax.eval_shape`). A tensor that torch ties is used for each of its copies in JAX, and has to be the
+    same under all its names. Raises ConversionError for tensors that are missing, unused, or of another shape or type.
     """
     wanted = places(like, family)
     arrays = {name: host(tensor) for name, tensor in state.items() if family.why_ignored(name) is None}
@@ -200,7 +199,7 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
 def _untied(
     arrays: Mapping[str, np.ndarray], wanted: Container[str], family: Family
 ) -> tuple[dict[str, np.ndarray], list[Misfit]]:
-    """What torch ties, under the names that are wanted alone, and what is not the same under all names."""
+    """Keep tied tensors only under the names that are wanted; report those that differ between their names."""
     arrays, misfits = {**arrays}, []
     for group in tied_names(family):
         mine, there = [name for name in group if name in wanted], [name for name in group if name in arrays]
@@ -216,7 +215,7 @@ def _untied(
 
 
 def tied_names(family: Family) -> list[list[str]]:
-    """All names of each tensor that torch ties, the first in front."""
+    """Return all names of each tensor that torch ties, the first name first."""
     groups: dict[str, list[str]] = {}
     for alias, held in family.tied.items():
         groups.setdefault(held, [held]).append(alias)
@@ -224,7 +223,7 @@ def tied_names(family: Family) -> list[list[str]]:
 
 
 def _parted(alias: str, array: np.ndarray, held: str, other: np.ndarray, family: Family) -> Misfit:
-    """That two are not the same, and how far from it."""
+    """Describe how two tied tensors differ."""
     off = f"{array.dtype}{list(array.shape)} and {other.dtype}{list(other.shape)}"
     if array.shape == other.shape:
         gap = np.abs(array.astype(np.float64) - other.astype(np.float64))
@@ -236,9 +235,9 @@ def _parted(alias: str, array: np.ndarray, held: str, other: np.ndarray, family:
 
 
 def places(like: PyTree, family: Family) -> dict[str, dict[Part, Place]]:
-    """torch's names, and of each part where it is in a tree of the shape of `like`.
+    """Return torch's names -> part -> place in a tree of the shape of `like`.
 
-    Raises ConversionError where a tensor has no rule or is ignored, two JAX tensors want the same, or parts are missing.
+    Raises ConversionError if a tensor has no rule or is ignored, two JAX tensors share a torch name, or parts are missing.
     """
     found: dict[str, dict[Part, Place]] = {}
     leaves, faults = weights_of(like, family), {}
@@ -270,7 +269,7 @@ def places(like: PyTree, family: Family) -> dict[str, dict[Part, Place]]:
 
 
 def _misplaced(torch_name: str, parts: Mapping[Part, Place], family: Family) -> str:
-    """That torch's tensor is ignored, or misses parts; '' where all is well."""
+    """Explain that a torch tensor is ignored by the family or lacks parts; "" if all is well."""
     first, place = next(iter(parts.items()))
     if (reason := family.why_ignored(torch_name)) is not None:
         return (
@@ -285,7 +284,7 @@ def _misplaced(torch_name: str, parts: Mapping[Part, Place], family: Family) -> 
 def _read(
     name: str, arrays: Mapping[str, np.ndarray], rule: Rule, wanted: jax.ShapeDtypeStruct, sizes: Sizes
 ) -> np.ndarray | Misfit:
-    """torch's tensor, or several joined, as a layer of ours."""
+    """Convert a torch tensor, or several that are joined, to one layer of a JAX tensor."""
     called, shape, dtype, held = " + ".join(arrays), wanted.shape, wanted.dtype, [*arrays.values()]
     found, wants = " + ".join(f"{array.dtype}{list(array.shape)}" for array in held), f"{dtype}{list(shape)}"
     try:

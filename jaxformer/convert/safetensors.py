@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors, under the PyTorch twin's names, so that either framework loads the file as it is."""
+"""Weights on disk as safetensors, by the names of the PyTorch twin, so that either framework loads the file directly."""
 
 import json
 import math
@@ -23,13 +23,13 @@ Written = Callable[[Path], AbstractContextManager[Path]]
 TYPES = {"BF16": jnp.bfloat16, "BOOL": bool} | {
     f"{kind.upper()}{8 * size}": f"{kind}{size}" for kind in "fiu" for size in (1, 2, 4, 8)
 }
-"""The format's names of types -> numpy's."""
+"""Names of types in the format -> numpy's."""
 
 
 def save_weights(path: Path, model: PyTree, written: Written = written_whole) -> None:
-    """Write every tensor; the file appears whole or not at all. CheckpointError where it cannot be written.
+    """Write every tensor by an atomic write; CheckpointError if the file cannot be written.
 
-    `written(path)` gives the place to write to: of a run's file, `run.manifest.renewed`.
+    `written(path)` yields the path to write to: for a file of a run, `run.manifest.renewed`.
     """
     try:
         with written(path) as unfinished:
@@ -39,7 +39,7 @@ def save_weights(path: Path, model: PyTree, written: Written = written_whole) ->
 
 
 def save_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:
-    """Write a new file with the permissions of its neighbours: safetensors alone lets nobody but its owner read it."""
+    """Write a new file with the default permissions: safetensors alone makes it readable for its owner only."""
     path.touch()
     mode = path.stat().st_mode
     safetensors.numpy.save_file(dict(tensors), path, metadata)
@@ -47,7 +47,7 @@ def save_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[s
 
 
 def load_weights(path: Path, like: PyTree) -> PyTree:
-    """A model of the structure of `like`, which may be abstract; CheckpointError for a file that does not hold it."""
+    """Load a model of the structure of `like`, which may be abstract; CheckpointError for a file that does not hold it."""
     try:
         tensors = map_tensors(path)
         check_counts(str(path), like, tensors)
@@ -65,16 +65,17 @@ def load_weights(path: Path, like: PyTree) -> PyTree:
 
 
 def check_counts(place: str, like: PyTree, tensors: Mapping[str, np.ndarray]) -> None:
-    """CheckpointError for a configuration of a model that is far larger than all tensors: its layers are not even counted."""
+    """Raise CheckpointError if a configuration describes a far larger model than the tensors hold, before its layers are
+    counted."""
     wanted, found = (sum(math.prod(it.shape) for it in each) for each in (named_leaves(like).values(), tensors.values()))
     if wanted > 16 * found + 2**24:
         raise CheckpointError(f"{place} holds {found:,} numbers, and its config.json describes a model of {wanted:,}")
 
 
 def map_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Every tensor of a file by its name, read-only: a part of the file is read when its numbers are, and is not held twice.
+    """Memory-map every tensor of a file by its name, read-only: numbers are read when they are used, and are not held twice.
 
-    OSError or SafetensorError where it is not a whole safetensors file; CheckpointError for types that no model has.
+    OSError or SafetensorError if it is not a complete safetensors file; CheckpointError for types that no model has.
     """
     try:
         with safetensors.safe_open(check_file(path), "np"):  # checks the header against the file's size

@@ -1,4 +1,4 @@
-"""A JAX model from torch's state, and back, by the name of a family.
+"""Conversion of a torch state to a JAX model, and back, by the name of a family.
 
 model = from_torch(torch_model, abstract(config), "gpt2")
 torch_model.load_state_dict(to_torch(model, "gpt2", like=torch_model))
@@ -22,11 +22,11 @@ from jaxformer.runtime.packages import extra_package
 
 
 def from_torch(source: Any, model: PyTree, family: Family | str | None = None) -> PyTree:
-    """The JAX model with torch's weights, bit for bit; each tensor of torch is used exactly once.
+    """Return the JAX model with torch's weights, bit for bit; each torch tensor is used exactly once.
 
-    `source` is a torch module or its `state_dict()`. `model` says the shapes: an instance, or `abstract(config)`. `family` is a
-    Family or its name; None is the layout of `torch_ref` and of weights.safetensors. Raises ConversionError for tensors that
-    are missing, left over, or of another shape or type.
+    `source` is a torch module or its `state_dict()`. `model` gives the shapes: an instance, or `abstract(config)`. `family` is
+    a Family or its name; None is the layout of `torch_ref` and of weights.safetensors. Raises ConversionError for tensors that
+    are missing, unused, or of another shape or type.
     """
     _check_model(model)
     state = _state(source, "source")
@@ -39,10 +39,10 @@ def from_torch(source: Any, model: PyTree, family: Family | str | None = None) -
 
 
 def to_torch(model: PyTree, family: Family | str | None = None, *, like: Any = None) -> dict[str, Any]:
-    """torch's state dict of a JAX model, of torch tensors, bit for bit; what torch ties is there under all of its names.
+    """Return the state dict of a JAX model as torch tensors, bit for bit; tied tensors are included under all of their names.
 
-    `like`, a torch module or its `state_dict()`, says which names torch has: then `load_state_dict(strict=True)` takes the
-    result. `family` is as in `from_torch`. Raises ConversionError where they do not fit.
+    `like`, a torch module or its `state_dict()`, gives torch's names: the result then fits `load_state_dict(strict=True)`.
+    `family` is as in `from_torch`. Raises ConversionError if the two do not fit.
     """
     _check_model(model)
     state = None if like is None else _state(like, "like")
@@ -54,7 +54,7 @@ def to_torch(model: PyTree, family: Family | str | None = None, *, like: Any = N
 
 
 def _fitting(state: Mapping[str, Any], model: PyTree) -> str | None:
-    """The first family by which the state fits."""
+    """Return the name of the first family with which the state fits; None if there is none."""
     for name, family in FAMILIES.items():
         with suppress(ConversionError):
             rules.to_jax(state, model, family)
@@ -63,7 +63,7 @@ def _fitting(state: Mapping[str, Any], model: PyTree) -> str | None:
 
 
 def _check_model(model: Any) -> None:
-    """InputError for what holds no arrays, as a configuration, and for a torch module."""
+    """Raise InputError for a torch module, and for anything that holds no arrays, as a configuration."""
     if model is None or _is_torch(model) or not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(model)):
         raise InputError(f"the model is {type_of(model)}; give a JAX model, or jaxformer.abstract(config)")
 
@@ -82,14 +82,14 @@ def _state(source: Any, name: str) -> Mapping[str, Any]:
 
 
 def _with_hint(error: ConversionError, family: Family | str | None) -> ConversionError:
-    """Where no family was given, that one can be."""
+    """Add a hint to name a family, if none was given."""
     if family is not None:
         return error
     return ConversionError(f"{error}; if torch has another layout, name its family: {', '.join(FAMILIES)}")
 
 
 def to_tensor(array: np.ndarray) -> Any:
-    """It as a torch tensor of the same type; numpy's bfloat16 is not torch's."""
+    """Return an array as a torch tensor of the same type, also for bfloat16, whose numpy type torch does not know."""
     with extra_package():
         import torch
 

@@ -1,6 +1,6 @@
-"""torch's states on disk: one file, or the files of a folder that transformers wrote. Nothing in them is ever executed.
+"""Torch states on disk: one file, or the files of a folder in transformers' format. No code in them is ever executed.
 
-The tensors of safetensors files are mapped, and read when they are used; torch reads `.bin`, `.pt` and `.pth`.
+Tensors of safetensors files are memory-mapped, and read when they are used; torch reads `.bin`, `.pt` and `.pth`.
 """
 
 import re
@@ -23,22 +23,23 @@ from jaxformer.runtime.packages import extra_package
 from jaxformer.validation.fields import check_file, parsed, read_small
 
 SAFETENSORS, PICKLES = (".safetensors",), (".bin", ".pt", ".pth")
-"""Endings of files that hold a state."""
+"""Suffixes of files that hold a state."""
 WHOLE, INDEX = ("model.safetensors", "pytorch_model.bin"), ".index.json"
-"""transformers' names of a model in one file; of several, the index has this ending too."""
+"""File names of a model in transformers: for a model in several files, the index has the same name with `INDEX` added."""
 DTYPES = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
     *("bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
 )
-"""Those of torch's that become numpy arrays."""
+"""Types of torch that have a numpy counterpart."""
 INSIDE = ("state_dict", "model", "model_state_dict")
-"""Keys under which training scripts save a state beside other things."""
+"""Keys under which training scripts save a state together with other values."""
 OLD = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""What a file begins with that torch wrote before its version 1.6."""
+"""First bytes of a file that a torch before version 1.6 wrote."""
 
 
 def open_state(path: Path) -> dict[str, Any]:
-    """Every tensor of a file by its name, as numpy arrays; CheckpointError where it cannot be read whole and safely."""
+    """Read every tensor of a file by its name, as numpy arrays; CheckpointError if that is not completely and safely
+    possible."""
     check_file(path)
     if path.suffix in SAFETENSORS:
         try:
@@ -53,7 +54,7 @@ def open_state(path: Path) -> dict[str, Any]:
 
 
 def _unpickled(path: Path) -> Mapping[str, Any]:
-    """torch's own file, of tensors alone: `weights_only` runs no code that the file brings."""
+    """Read a file of torch.save that holds only tensors: `weights_only` executes no code from the file."""
     with extra_package():
         import torch
 
@@ -66,7 +67,7 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
         raise
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # a pickle that torch refuses may end in any of them
+    except Exception as error:  # unpickling a refused file may raise anything
         raise CheckpointError(f"{path} {_why_not_opened(path, error)}") from None
     inner = next((found[key] for key in INSIDE if isinstance(found, dict) and isinstance(found.get(key), dict)), found)
     if not isinstance(inner, dict) or not inner:
@@ -82,7 +83,7 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
 
 
 def _why_not_opened(path: Path, error: Exception) -> str:
-    """What is said of a file that torch refuses, and what to do. torch's own advice is to run what the file brings."""
+    """Explain why torch refuses a file, and what to do: torch's own advice is to execute the file's code."""
     with path.open("rb") as file:
         if file.read(len(OLD)) == OLD:
             return "is written in torch's format of before 1.6, and is not opened; load it in torch and save it again"
@@ -92,8 +93,10 @@ def _why_not_opened(path: Path, error: Exception) -> str:
 
 
 def _check_records(path: Path) -> None:
-    """CheckpointError where a record of a file of torch's is not what was written: torch itself does not look at its checksums.
-    Files before torch 1.6, and with `torch.serialization.set_crc32_options(False)`, have none."""
+    """Raise CheckpointError if a record of a torch file is corrupt: torch itself does not verify checksums.
+
+    Files of torch before 1.6, and with `torch.serialization.set_crc32_options(False)`, have no checksums.
+    """
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as records:
@@ -104,7 +107,7 @@ def _check_records(path: Path) -> None:
 
 
 def _not_plain(tensor: Any) -> str:
-    """Why a tensor of torch's has no numbers that numpy takes; empty where it has."""
+    """Explain why a torch tensor cannot become a numpy array; "" if it can."""
     dtype, layout = (str(it).removeprefix("torch.") for it in (tensor.dtype, tensor.layout))
     if tensor.device.type != "cpu":
         return f"on device {tensor.device.type}"
@@ -119,7 +122,8 @@ def _not_plain(tensor: Any) -> str:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the tensors of a folder, one or several; CheckpointError where the index or a file is missing."""
+    """Return the files that hold the tensors of a folder; CheckpointError if there are none, or if one of the index is
+    missing."""
     for name in WHOLE:
         if (folder / name).is_file():
             return [folder / name]
@@ -130,7 +134,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _shards(index: Path, names: list[str]) -> list[Path]:
-    """The files that an index names; all of them are plain names in its own folder."""
+    """Return the files that an index names; CheckpointError unless all are existing files in the index's own folder."""
     odd = [f"{name!r:.60} is not a plain name of a weights file" for name in names if not _plain(name)]
     odd += [f"{name} is missing" for name in names if _plain(name) and not (index.parent / name).is_file()]
     if odd:
@@ -139,12 +143,12 @@ def _shards(index: Path, names: list[str]) -> list[Path]:
 
 
 def _plain(name: str) -> bool:
-    """Whether a file of that name is in the folder itself, on every system."""
+    """True if a name is that of a weights file in the folder itself, on every operating system."""
     return name.endswith(SAFETENSORS + PICKLES) and not any(character in name for character in "/\\:\0")
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """Names of tensors -> names of files."""
+    """Read an index: names of tensors -> names of files."""
     try:
         found = parsed(read_small(index))["weight_map"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -155,7 +159,7 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def open_folder_state(folder: Path) -> dict[str, Any]:
-    """Every tensor of a folder; CheckpointError where two files have the same one, or the index names one that none has."""
+    """Read every tensor of a folder; CheckpointError if two files have the same tensor, or no file has one of the index."""
     state: dict[str, Any] = {}
     for path in (files := weight_files(folder)):
         more = open_state(path)
@@ -170,9 +174,9 @@ def open_folder_state(folder: Path) -> dict[str, Any]:
 
 
 def write_state(path: Path, state: Mapping[str, np.ndarray]) -> None:
-    """Write tensors into a file that ends in .safetensors, or one of torch's own; it appears whole or not at all.
+    """Write tensors by an atomic write, into a .safetensors file or a file of torch.save.
 
-    InputError for another ending, or a file that is there; CheckpointError where it cannot be written.
+    InputError for another suffix or an existing file; CheckpointError if the file cannot be written.
     """
     if path.suffix not in SAFETENSORS + PICKLES:
         raise InputError(f"{path} ends in no known way; name a file that ends in {', '.join(SAFETENSORS + PICKLES)}")

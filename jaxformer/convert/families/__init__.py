@@ -1,1 +1,1 @@
-"""Families of checkpoints, one file each; `convert.registry` finds a new file by itself."""
+"""Families of checkpoints, one file each; `convert.registry` finds new files automatically."""

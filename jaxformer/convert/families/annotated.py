@@ -1,4 +1,4 @@
-"""The Annotated Transformer: four linear layers an attention, norms by the standard deviation inside of `sublayer`."""
+"""The Annotated Transformer: four linear layers per attention, norms by the standard deviation in `sublayer`."""
 
 from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
 
@@ -30,5 +30,5 @@ ANNOTATED = Family(
     tied={"src_embed.0.lut.weight": "tgt_embed.0.lut.weight", "generator.proj.weight": "tgt_embed.0.lut.weight"},
     ignored={"pe": "sinusoids, which the model computes"},
 )
-"""For `EncoderDecoderConfig(norm="std", norm_epsilon=1e-6, activation="relu", positions="sinusoid", embedding_scale=True,
-source_vocab_size=..., head_bias=True)`. `source_vocab_size=None` and `tied=True` are for what it shares."""
+"""Family for `EncoderDecoderConfig(norm="std", norm_epsilon=1e-6, activation="relu", positions="sinusoid",
+embedding_scale=True, source_vocab_size=..., head_bias=True)`; with shared tables, `source_vocab_size=None` and `tied=True`."""

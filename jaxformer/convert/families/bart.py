@@ -1,4 +1,5 @@
-"""BART as transformers has it (`BartForConditionalGeneration`), and those with its names: Marian, mBART, M2M-100 (NLLB)."""
+"""BART in transformers' format (`BartForConditionalGeneration`), and models with the same names: Marian, mBART, M2M-100
+(NLLB)."""
 
 import math
 from collections.abc import Collection
@@ -44,19 +45,22 @@ BART = Family(
     tied=dict.fromkeys(_TABLES, "model.shared.weight"),
     ignored={f"{stack}.version": "the number of a format" for stack in ("encoder", "decoder")},
 )
-"""For `EncoderDecoderConfig(norm_position="post", embedding_norm=True, position_offset=2, tied=True, head_bias=True,
+"""Family for `EncoderDecoderConfig(norm_position="post", embedding_norm=True, position_offset=2, tied=True, head_bias=True,
 padding_idx=1)`.
 
-torch keeps the head's bias as a buffer, and never trains it: train with
-`make_optimizer(..., frozen=lambda name, shape: name == "head.bias")`.
+torch keeps the head's bias as a buffer, and never trains it: train with `make_optimizer(..., frozen=lambda name, shape: name ==
+"head.bias")`.
 """
 
 SINUSOIDS = {f"{stack}.embed_positions.weight": "sinusoids, frozen" for stack in ("encoder", "decoder")}
 
 MARIAN = replace(BART, name="marian", ignored=SINUSOIDS)
-"""For `EncoderDecoderConfig(norm_position="post", positions="sinusoid_blocks", activation="silu", embedding_scale=True,
-tied=True, head_bias=True, padding_idx=...)`; `source_vocab_size=...` where its vocabularies are two. The table that torch holds
-is rounded to float32; `positions=FixedTable(model.model.decoder.embed_positions.weight)` has its numbers."""
+"""Family for `EncoderDecoderConfig(norm_position="post", positions="sinusoid_blocks", activation="silu", embedding_scale=True,
+tied=True, head_bias=True, padding_idx=...)`, and `source_vocab_size=...` if there are two vocabularies.
+
+torch's table of positions is rounded to float32; `positions=FixedTable(model.model.decoder.embed_positions.weight)` has the
+same numbers.
+"""
 MARIAN_APART = replace(
     MARIAN,
     name="marian_apart",
@@ -67,15 +71,16 @@ MARIAN_APART = replace(
     ),
     tied={"lm_head.weight": _TABLES[1]},
 )
-"""The same with a table for each, as transformers saves it."""
+"""Family `MARIAN` with separate tables for source and target, as transformers saves two vocabularies."""
 MBART = replace(BART, name="mbart")
-"""The same as BART with `norm_position="pre"`."""
+"""Family for BART's configuration with `norm_position="pre"`."""
 M2M_100 = replace(
     BART,
     name="m2m_100",
     ignored={f"{stack}.embed_positions.weights": "sinusoids, frozen" for stack in ("encoder", "decoder")} | SINUSOIDS,
 )
-"""For `EncoderDecoderConfig(norm_position="pre", positions=FixedTable(sinusoids of fairseq), position_offset=2, tied=True)`."""
+"""Family for `EncoderDecoderConfig(norm_position="pre", positions=FixedTable(sinusoids of fairseq), position_offset=2,
+tied=True)`."""
 
 _KEYS: dict[str, Key] = {
     "vocab_size": Field("vocab_size", 50265),
@@ -99,7 +104,7 @@ _KEYS: dict[str, Key] = {
     "add_bias_logits": Only(False, "the logits would lack a bias"),
     "extra_pos_embeddings": Only(2, "positions would be counted from another row"),
 }
-_UNLIKE = {  # keys of older files, which say what each model type is
+_UNLIKE = {  # keys of older files, with one value in every model type
     "normalize_before": "its norms stand in other places",
     "normalize_embedding": "the norm behind the embeddings is not as it says",
     "add_final_layer_norm": "the norm behind the stacks is not as it says",
@@ -114,7 +119,7 @@ def _older(before: bool, embedding: bool, final: bool, static: bool) -> dict[str
 
 
 def _biased(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """A base model is saved without the bias of the head."""
+    """Set `head_bias` only if there is a tensor for it: a base model is saved without."""
     return found | {"head_bias": "final_logits_bias" in names}
 
 
@@ -134,7 +139,7 @@ BART_TYPE = ModelType(
 
 
 def _two_tables(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Where the vocabularies are two, `vocab_size` is the source's."""
+    """Set both vocabulary sizes: if there are two vocabularies, `vocab_size` in config.json is the source's."""
     shared, target = found.pop("shared"), found.pop("target")
     if not shared:
         found = found | {"source_vocab_size": found["vocab_size"], "vocab_size": target or found["vocab_size"]}
@@ -180,7 +185,7 @@ MBART_TYPE = replace(
 
 @cache
 def fairseq_sinusoids(rows: int, d_model: int, padding_idx: int) -> FixedTable:
-    """Sines, then cosines, of wave lengths that reach 10000 at the last one; zeros for padding."""
+    """Return fairseq's table: sines, then cosines, of wave lengths up to 10000 at the last one; zeros for padding."""
     half = d_model // 2
     waves = np.exp(np.arange(half) * (-math.log(10000.0) / (half - 1)))
     angles = np.arange(rows)[:, None] * waves
@@ -190,7 +195,7 @@ def fairseq_sinusoids(rows: int, d_model: int, padding_idx: int) -> FixedTable:
 
 
 def _fairseq(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Positions are counted from the one behind the padding's."""
+    """Set positions to fairseq's table, counted from the row after the padding's."""
     if found["padding_idx"] is None:
         raise TypeError("pad_token_id is null, and positions are counted from it")
     rows, offset = found["context"] + 2, found["padding_idx"] + 1
@@ -216,4 +221,8 @@ M2M_100_TYPE = replace(
     derive=_fairseq,
     undo=lambda config: {"max_position_embeddings": config.context + config.position_offset - 2},
 )
-"""A token that is `pad_token_id` has a position of its own in torch, and the later ones do not move up: pad on the right."""
+"""Model type of M2M-100 and NLLB.
+
+In torch, a token that is `pad_token_id` has a position of its own, and is not counted in the positions of later tokens: pad on
+the right.
+"""

@@ -1,4 +1,4 @@
-"""BERT as transformers has it (`BertModel`, with its pooler), and those that have its names: RoBERTa and XLM-R."""
+"""BERT in transformers' format (`BertModel`, with its pooler), and models with the same names: RoBERTa and XLM-R."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -29,18 +29,19 @@ BERT = Family(
     ),
     ignored={"embeddings.position_ids": "0, 1, 2, ..., which the model counts", "embeddings.token_type_ids": "all 0"},
 )
-"""For `EncoderConfig(norm_position="post", norm_epsilon=1e-12, embedding_norm=True, token_types=2, pooler=True,
+"""Family for `EncoderConfig(norm_position="post", norm_epsilon=1e-12, embedding_norm=True, token_types=2, pooler=True,
 padding_idx=0)`."""
 ROBERTA = replace(BERT, name="roberta")
-"""The same with `position_offset=2, padding_idx=1`."""
+"""Family for BERT's configuration with `position_offset=2, padding_idx=1`."""
 XLM_ROBERTA = replace(BERT, name="xlm-roberta")
-"""The same."""
+"""Family for RoBERTa's configuration."""
 
 RELATIVE = "each layer has a table of distances that would be left out"
 
 
 def _pooled(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """A model with a head for tokens is saved without the pooler."""
+    """Set `pooler` only if there is a tensor for it: a model with a head for tokens is saved without. TypeError without token
+    types."""
     if not found["token_types"]:
         raise TypeError("type_vocab_size is 0, and every token has a type")
     return found | {"pooler": "pooler.dense.weight" in names}
@@ -85,7 +86,7 @@ BERT_TYPE = ModelType(
 
 
 def _after_padding(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Positions are counted from the one behind the padding's."""
+    """Set the offset of positions, which are counted from the row after the padding's."""
     if found["padding_idx"] is None:
         raise TypeError("pad_token_id is null, and positions are counted from it")
     offset = found["padding_idx"] + 1
@@ -104,8 +105,11 @@ ROBERTA_TYPE = replace(
     derive=_after_padding,
     undo=lambda config: {"max_position_embeddings": config.context + config.position_offset},
 )
-"""A token that is `pad_token_id` has the position before the first in torch, and the later ones move up: give `positions` where
-padding stands on the left, or between others."""
+"""Model type of RoBERTa.
+
+In torch, a token that is `pad_token_id` has the position before the first, and is not counted in the positions of later tokens:
+give `positions` if padding is on the left, or between other tokens.
+"""
 XLM_ROBERTA_TYPE = replace(
     ROBERTA_TYPE,
     name="xlm-roberta",

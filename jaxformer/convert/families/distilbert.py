@@ -1,4 +1,4 @@
-"""DistilBERT as transformers has it (`DistilBertModel`): BERT without token types and pooler."""
+"""DistilBERT in transformers' format (`DistilBertModel`): BERT without token types and pooler."""
 
 from jaxformer.config.models import EncoderConfig
 from jaxformer.convert.family import Family, module_rules, projection_rules
@@ -23,7 +23,7 @@ DISTILBERT = Family(
     ),
     ignored={"embeddings.position_ids": "0, 1, 2, ..., which the model counts"},
 )
-"""For `EncoderConfig(norm_position="post", norm_epsilon=1e-12, embedding_norm=True, padding_idx=0)`."""
+"""Family for `EncoderConfig(norm_position="post", norm_epsilon=1e-12, embedding_norm=True, padding_idx=0)`."""
 
 DISTILBERT_TYPE = ModelType(
     name="distilbert",
@@ -39,7 +39,7 @@ DISTILBERT_TYPE = ModelType(
         "activation": Field("activation", "gelu", ACTIVATIONS),
         "pad_token_id": Field("padding_idx", 0),
         "attention_dropout": Field("attention_dropout", 0.1),
-        "dropout": Field("residual_dropout", 0.1, also=("embedding_dropout",)),  # torch drops nothing behind attention
+        "dropout": Field("residual_dropout", 0.1, also=("embedding_dropout",)),  # torch: no dropout after attention
         "sinusoidal_pos_embds": Only(False, "the table of positions would be trained on, and is sinusoids"),
     },
     fixed={"norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True},

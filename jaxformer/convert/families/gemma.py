@@ -1,4 +1,5 @@
-"""Gemma 2 and the text model of Gemma 3, as transformers has them: Llama's names, with a norm more behind each sub-layer."""
+"""Gemma 2 and the text model of Gemma 3 in transformers' format: Llama's names, with an additional norm after each
+sub-layer."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -22,14 +23,14 @@ GEMMA2 = replace(
     name="gemma2",
     rules=(*PROJECTIONS, *(rule for jax, torch in _NAMES.items() for rule in module_rules(jax, torch))),
 )
-"""For Llama's configuration with `norm_position="sandwich", norm_unit_offset=True, activation="gelu_tanh",
+"""Family for Llama's configuration with `norm_position="sandwich", norm_unit_offset=True, activation="gelu_tanh",
 embedding_scale=True, tied=True, padding_idx=0`, and with `attention_scale`, soft caps, `window` and `layer_pattern`."""
 GEMMA3 = replace(GEMMA2, name="gemma3_text")
-"""The same with `qk_norm=True` and a `rotary_window_base`."""
+"""Family for Gemma 2's configuration with `qk_norm=True` and a `rotary_window_base`."""
 
 
 def _layers(found: dict[str, Any], period: int) -> dict[str, Any]:
-    """Of so many layers the last has no window, unless `layer_types` says which; and the scale of attention."""
+    """Set the attention scale, and the layers with a sliding window: without `layer_types`, all but every `period`-th."""
     types, scalar = found.pop("layer_types"), found.pop("query_pre_attn_scalar")
     if types is None:
         every = range(1, found["n_layers"] + 1)
@@ -77,14 +78,14 @@ GEMMA2_TYPE = ModelType(
     base="Gemma2Model",
     prefix="model.",
     heads=HEADS,
-    harmless=frozenset(["cache_implementation", "hidden_act", "sliding_window_size"]),  # transformers reads none of them
+    harmless=frozenset(["cache_implementation", "hidden_act", "sliding_window_size"]),  # transformers does not read them
     derive=_gemma2,
     undo=lambda config: _undo(config) | rope_keys(config),
 )
 
 
 def _gemma3(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Layers with a window have rotary positions of their own, which no scaling changes."""
+    """Set rotary positions: layers with a sliding window have their own, which are not scaled."""
     found = _layers(found, found.pop("sliding_window_pattern"))
     parameters, scaling = found.pop("rope_parameters") or {}, found.pop("rope_scaling") or {}
     theta, local = found.pop("rope_theta"), found.pop("rope_local_base_freq")
@@ -105,7 +106,7 @@ def _undo_gemma3(config: GPTConfig) -> dict[str, Any]:
     local = config.rotary_window_base
     near = whole if local is None else {"rope_type": "default", "rope_theta": local}
     keys = {"rope_parameters": {"full_attention": whole, "sliding_attention": near}}
-    if near["rope_type"] == "default":  # what versions before 5 can say
+    if near["rope_type"] == "default":  # versions before 5 can represent it
         keys |= rope_keys(config) | keys | {"rope_local_base_freq": near["rope_theta"]}
     return _undo(config) | keys
 
@@ -125,7 +126,7 @@ GEMMA3_TYPE = replace(
     fixed={**GEMMA2_TYPE.fixed, "qk_norm": True},
     model="Gemma3ForCausalLM",
     base="Gemma3TextModel",
-    harmless=GEMMA2_TYPE.harmless | {"_sliding_window_pattern", "attn_logit_softcapping"},  # transformers reads neither
+    harmless=GEMMA2_TYPE.harmless | {"_sliding_window_pattern", "attn_logit_softcapping"},  # transformers does not read them
     derive=_gemma3,
     undo=_undo_gemma3,
 )

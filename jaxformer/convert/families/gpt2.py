@@ -1,4 +1,4 @@
-"""GPT-2 as transformers has it (`GPT2LMHeadModel`): packed projections, and weights that need no transpose."""
+"""GPT-2 in transformers' format (`GPT2LMHeadModel`): packed projections, and weights that need no transpose."""
 
 from collections.abc import Collection
 from typing import Any
@@ -22,7 +22,8 @@ _NAMES = {
 
 
 def gpt2_rules(kernel: Layout) -> tuple[Rule, ...]:
-    """Of its names, which others use too; the head's kernel is torch's transposed in all of them."""
+    """Return rules for GPT-2's names, which nanoGPT and minGPT use too, with this layout of kernels; the head's is always
+    transposed."""
     rules = (rule for jax, torch in _NAMES.items() for rule in module_rules(jax, torch, kernel))
     columns = 1 if kernel == "same" else 0
     separate = (
@@ -41,11 +42,11 @@ TIED = {"lm_head.weight": "transformer.wte.weight"}
 MASKS = {"attn.bias": "the causal mask", "attn.masked_bias": "what hidden scores are set to"}
 
 GPT2 = Family(name="gpt2", stacks=STACKS, rules=gpt2_rules("same"), tied=TIED, ignored=MASKS)
-"""For `GPTConfig(activation="gelu_tanh", tied=True)`, with projections fused or separate."""
+"""Family for `GPTConfig(activation="gelu_tanh", tied=True)`, with projections fused or separate."""
 
 
 def _derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The feed-forward layer is 4 times as wide as the model unless it is said."""
+    """Set the width of the feed-forward layer to 4 times the model's, unless it is given."""
     return found | {"d_ff": 4 * found["d_model"] if found["d_ff"] is None else found["d_ff"]}
 
 

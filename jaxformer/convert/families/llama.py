@@ -1,4 +1,4 @@
-"""Llama as transformers has it (`LlamaForCausalLM`), and those with its names: Mistral, Qwen 2 and Qwen 3."""
+"""Llama in transformers' format (`LlamaForCausalLM`), and models with the same names: Mistral, Qwen 2 and Qwen 3."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -31,14 +31,14 @@ LLAMA = Family(
     tied={"lm_head.weight": "model.embed_tokens.weight"},
     ignored={"rotary_emb.inv_freq": "the angles of rotary positions, which the model computes"},
 )
-"""For `GPTConfig(norm="rms", norm_epsilon=1e-6, positions="none", rotary="half", activation="silu", gated=True,
-qkv_bias=False, output_bias=False, feed_forward_bias=False)`, with `n_kv_heads` and `rotary_scaling` as in the model."""
+"""Family for `GPTConfig(norm="rms", norm_epsilon=1e-6, positions="none", rotary="half", activation="silu", gated=True,
+qkv_bias=False, output_bias=False, feed_forward_bias=False)`, with the model's own `n_kv_heads` and `rotary_scaling`."""
 MISTRAL = replace(LLAMA, name="mistral")
-"""The same with a `window`."""
+"""Family for Llama's configuration with a `window`."""
 QWEN2 = replace(LLAMA, name="qwen2")
-"""The same with `qkv_bias=True`."""
+"""Family for Llama's configuration with `qkv_bias=True`, and with `window` and `layer_pattern` as in the model."""
 QWEN3 = replace(LLAMA, name="qwen3")
-"""The same with `qk_norm=True`."""
+"""Family for Llama's configuration with `qk_norm=True`, and with `window` and `layer_pattern` as in the model."""
 
 KEYS: dict[str, Key] = {
     "vocab_size": Field("vocab_size", 32000),
@@ -66,7 +66,7 @@ _NO_BIAS = {"qkv_bias": False, "output_bias": False, "feed_forward_bias": False}
 
 
 def rotary(found: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-    """A padding id below 0 counts from the last, as torch.nn.Embedding has it."""
+    """Set the rotary fields; a negative padding id counts from the end of the vocabulary, as in torch.nn.Embedding."""
     found = found | take_rope(found)
     if found["padding_idx"] is not None and found["padding_idx"] < 0:
         found["padding_idx"] += found["vocab_size"]
@@ -74,7 +74,7 @@ def rotary(found: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]
 
 
 def sizes_of_heads(config: GPTConfig) -> dict[str, Any]:
-    """Written out: some versions of transformers take no null for them."""
+    """Return the keys for key/value heads and head width with explicit values: some versions of transformers refuse null."""
     return {"num_key_value_heads": config.kv_heads, "head_dim": config.head_width}
 
 
@@ -115,7 +115,7 @@ MISTRAL_TYPE = replace(
 
 
 def _late_windows(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Layers from `max_window_layers` on have the window, unless `layer_types` says which."""
+    """Set the layers with a sliding window: without `layer_types`, those from `max_window_layers` on."""
     used, first, types = (found.pop(name) for name in ("use_sliding_window", "max_window_layers", "layer_types"))
     found["window"] = found["window"] if used else None
     if types is None:

@@ -1,4 +1,4 @@
-"""GPT-NeoX as transformers has it (`GPTNeoXForCausalLM`, Pythia): queries, keys and values packed head by head."""
+"""GPT-NeoX in transformers' format (`GPTNeoXForCausalLM`, Pythia): queries, keys and values packed head by head."""
 
 from collections.abc import Collection
 from typing import Any
@@ -34,12 +34,15 @@ GPT_NEOX = Family(
         "rotary_emb.inv_freq": "the angles of rotary positions, which the model computes",
     },
 )
-"""For `GPTConfig(positions="none", rotary="half", rotary_dim=..., parallel_residual=True)`, with projections fused or
-separate. Files have the head as `embed_out`, and transformers 5 in memory as `lm_head`."""
+"""Family for `GPTConfig(positions="none", rotary="half", rotary_dim=..., parallel_residual=True)`, with projections fused or
+separate. The head is `embed_out` in files, and `lm_head` in the memory of transformers 5."""
 
 
 def _derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """A part of each head is rotated; versions before 5 write base and part twice, and read one of them."""
+    """Set the rotary fields, with a part of each head rotated.
+
+    Versions before 5 write the base and the rotated part twice, and read one of them: ConfigError if the two differ.
+    """
     base, part = found.pop("rotary_emb_base"), found.pop("rotary_pct")
     parameters, scaling, theta = (found.pop(name) for name in ROPE)
     rope = {"rope_theta": base, "partial_rotary_factor": part} | dict(scaling or parameters or {})

@@ -1,5 +1,7 @@
-"""T5 as transformers has it (`T5ForConditionalGeneration`: T5, T5 1.1, Flan-T5), and mT5: biases by distance, which the first
-layer of each stack owns."""
+"""T5 in transformers' format (`T5ForConditionalGeneration`: T5, T5 1.1, Flan-T5), and mT5.
+
+The first layer of each stack owns the table of relative position biases.
+"""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -26,7 +28,10 @@ _FIRST = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def _family(name: str, feed_forward: dict[str, str]) -> Family:
-    """With these names of the first layers of each feed-forward layer, which is the third part of a decoder's layer."""
+    """Return a T5 family with these torch names of the feed-forward layers' first matrices.
+
+    The feed-forward layer is the second sub-layer of an encoder layer, and the third one of a decoder layer.
+    """
     inner = {
         f"decoder.blocks.feed_forward.{own}": f"decoder.block.{{layer}}.layer.2.DenseReluDense.{it}"
         for own, it in feed_forward.items()
@@ -47,20 +52,20 @@ def _family(name: str, feed_forward: dict[str, str]) -> Family:
 
 
 T5 = _family("t5", {"up": "wi"})
-"""For `EncoderDecoderConfig(norm="rms", norm_epsilon=1e-6, positions="none", relative_bias="t5", attention_scale=1.0,
+"""Family for `EncoderDecoderConfig(norm="rms", norm_epsilon=1e-6, positions="none", relative_bias="t5", attention_scale=1.0,
 activation="relu", tied=True, logits_scale=d_model**-0.5, qkv_bias=False, output_bias=False, feed_forward_bias=False)`."""
 T5_GATED = _family("t5_gated", {"gate": "wi_0", "up": "wi_1"})
-"""T5 1.1 and Flan-T5: the same with `activation="gelu_tanh", gated=True, tied=False, logits_scale=1.0`."""
+"""Family for T5 1.1 and Flan-T5: T5's configuration with `activation="gelu_tanh", gated=True, tied=False, logits_scale=1.0`."""
 MT5 = replace(T5_GATED, name="mt5")
-"""The same."""
+"""Family for T5 1.1's configuration."""
 
 ENDLESS = 2**14
-"""T5 has no longest text: no array depends on this, and attention's memory ends earlier."""
+"""Context of a T5 model, which has no longest text: no array depends on it, and memory for attention runs out earlier."""
 GATED = "gated-"
 
 
 def _feed_forward(found: dict[str, Any]) -> dict[str, Any]:
-    """`feed_forward_proj` says both, unless newer keys say it again."""
+    """Set the activation and `gated` by `feed_forward_proj`, unless newer keys give them."""
     words, act, gated = (found.pop(name) for name in ("feed_forward_proj", "dense_act_fn", "is_gated_act"))
     if act is None:
         act = "gelu_new" if words == "gated-gelu" else words.removeprefix(GATED)
@@ -70,7 +75,8 @@ def _feed_forward(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _t5(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """A head of its own is a tensor of its own. transformers before 5 scaled the logits of a tied head."""
+    """Set `tied` and the scale of logits: an untied head has its own tensor; transformers before 5 scaled a tied head's
+    logits."""
     scaled, tie = found.pop("scale_decoder_outputs"), found.pop("tie_word_embeddings")
     scaled = tie is not False if scaled is None else scaled
     tied = tie is not False and (scaled or "lm_head.weight" not in names)
@@ -106,7 +112,7 @@ T5_TYPE = ModelType(
         "relative_attention_max_distance": Field("relative_distance", 128),
         "dropout_rate": Field(
             "residual_dropout", 0.1, also=("embedding_dropout", "attention_dropout", "feed_forward_dropout")
-        ),  # torch drops behind the last norm of a stack too
+        ),  # torch also has dropout after the last norm of a stack
         "layer_norm_epsilon": Field("norm_epsilon", 1e-6),
         "feed_forward_proj": Field("feed_forward_proj", "relu"),
         "dense_act_fn": Field("dense_act_fn", None),
@@ -138,7 +144,7 @@ T5_TYPE = ModelType(
 
 
 def _mt5(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Logits are never scaled."""
+    """Set `tied`: mT5's logits are never scaled."""
     return _feed_forward(found) | {"tied": "lm_head.weight" not in names}
 
 

@@ -1,10 +1,10 @@
-"""`torch.nn.MultiheadAttention` alone."""
+"""`torch.nn.MultiheadAttention` on its own."""
 
 from jaxformer.convert.axes import Part
 from jaxformer.convert.family import Family, Rule, attention_rules, module_rules
 
 TORCH_ATTENTION = Family(name="torch_attention", stacks={}, rules=attention_rules("", ""))
-"""For a `MultiHeadAttention`, fused or separate."""
+"""Family for a `MultiHeadAttention`, with projections fused or separate."""
 
 _NAMES = {"query": "q_proj_weight", "key": "k_proj_weight", "value": "v_proj_weight"}
 
@@ -17,4 +17,4 @@ TORCH_ATTENTION_WIDTHS = Family(
         *module_rules("out", "out_proj"),
     ),
 )
-"""With `kdim` or `vdim`: keys or values of other widths, so their matrices are apart, and the biases still packed."""
+"""Family for `kdim` or `vdim`: keys or values of other widths have separate matrices, and packed biases."""

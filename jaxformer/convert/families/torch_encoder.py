@@ -1,4 +1,4 @@
-"""`torch.nn.TransformerEncoder`: queries, keys and values packed into one tensor, as `torch.nn.MultiheadAttention` has them."""
+"""`torch.nn.TransformerEncoder`: queries, keys and values packed into one tensor, as in `torch.nn.MultiheadAttention`."""
 
 from jaxformer.convert.family import Family, attention_rules, module_rules
 
@@ -14,9 +14,10 @@ TORCH_ENCODER = Family(
         *module_rules("norm", "norm"),
     ),
 )
-"""For a module with `stack = Stack(config)` and, where torch's has one, `norm`; or a `Block` for its one layer.
+"""Family for a module with `stack = Stack(config)` and, if torch's has one, `norm`; or for a `Block`, as its single layer.
 
-`BlockConfig(norm_position="pre" if norm_first else "post", activation=...)`; torch's default is post-norm with relu. A layer
-with `bias=False` has none in its norms either: `norm_bias`, `qkv_bias`, `output_bias` and `feed_forward_bias` are False. In a
-model with a table and a head it is found by `within`: a `GPT` or an `Encoder` with `stack_norm=True` where torch's has `norm`.
+The configuration is `BlockConfig(norm_position="pre" if norm_first else "post", activation=...)`; torch's default is post-norm
+with relu. For a layer with `bias=False`, which has no biases in its norms either, `norm_bias`, `qkv_bias`, `output_bias` and
+`feed_forward_bias` are False. For a model with embeddings and a head use `within`: a `GPT` or an `Encoder`, with
+`stack_norm=True` if torch's has `norm`.
 """

@@ -1,4 +1,4 @@
-"""`torch.nn.Transformer`: its decoder's layers number their norms with one more between, that of cross-attention."""
+"""`torch.nn.Transformer`: decoder layers have one more norm in their numbering, that of cross-attention."""
 
 from jaxformer.convert.family import Family, attention_rules, module_rules
 
@@ -18,8 +18,8 @@ TORCH_TRANSFORMER = Family(
         *module_rules("decoder_norm", "decoder.norm"),
     ),
 )
-"""For a module with `encoder = Stack(config)`, `encoder_norm`, `decoder = Stack(config, cross=True)` and `decoder_norm`.
+"""Family for a module with `encoder = Stack(config)`, `encoder_norm`, `decoder = Stack(config, cross=True)` and `decoder_norm`.
 
-torch has both norms behind the stacks with `norm_first` or without: an `EncoderDecoder` has them with `stack_norm=True`. Its
-decoder sees what `tgt_mask` lets it see. In a model with tables and a head it is found by `within`.
+torch has a norm after both stacks, with or without `norm_first`: an `EncoderDecoder` has them with `stack_norm=True`. torch's
+decoder is causal only if `tgt_mask` is. For a model with embeddings and a head use `within`.
 """

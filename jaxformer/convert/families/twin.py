@@ -1,4 +1,4 @@
-"""The PyTorch twin: the same paths, only leaf names and layouts differ."""
+"""The PyTorch twin: names have the same paths, only the names of leaves and their layouts differ."""
 
 from jaxformer.convert.family import Family, Rule
 
