@@ -24,7 +24,7 @@ QUICKLY = xla_flags(
 FOLDER, LEAST = "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
-LONGEST = "test_readme.py", "test_groups.py", "test_promises.py", "test_compilation_cache.py"
+LONGEST = "test_sharding.py", "test_mutants.py", "test_promises.py", "test_model_types.py", "test_translate.py"
 """Files that begin first: at the end one worker would wait for the other."""
 
 gc.set_threshold(50_000, 50, 100)

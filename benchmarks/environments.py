@@ -49,27 +49,27 @@ LEGS = {
 }
 """Environments by name; the first one with PyTorch writes the dumps."""
 TESTS = (
-    "parity_tests/test_comparison_kinds.py",
-    "parity_tests/test_float64.py",
-    "parity_tests/test_gpt.py",
-    "parity_tests/test_hints.py",
-    "parity_tests/test_optimizers.py",
-    "parity_tests/test_scan.py",
-    "parity_tests/test_unset_arrays.py",
-    "tests/test_checkpoint.py",
-    "tests/test_generate.py",
-    "tests/test_large_files.py",
-    "tests/test_loop.py",
-    "tests/test_reverse.py",
-    "tests/test_step.py",
+    "parity_tests/fast/test_comparison_kinds.py",
+    "parity_tests/quality/test_float64.py",
+    "parity_tests/fast/test_gpt.py",
+    "parity_tests/fast/test_hints.py",
+    "parity_tests/fast/test_optimizers.py",
+    "parity_tests/fast/test_scan.py",
+    "parity_tests/fast/test_unset_arrays.py",
+    "tests/runs/test_checkpoint.py",
+    "tests/models/test_generate.py",
+    "tests/files/test_large_files.py",
+    "tests/runs/test_loop.py",
+    "tests/recipes/test_reverse.py",
+    "tests/runs/test_step.py",
 )
 """Tests of the engine, models, decoding, folders and training: some minutes on two cores."""
 BRIEF = (
-    "tests/test_checkpoint.py::test_weights_come_back_bit_for_bit",
-    "tests/test_generate.py::test_greedy_is_the_argmax_of_a_full_pass_each_time",
-    "tests/test_large_files.py",
-    "tests/test_reverse.py::test_generate_writes_the_target",
-    "tests/test_reverse.py::test_resumed_equals_uninterrupted",
+    "tests/runs/test_checkpoint.py::test_weights_come_back_bit_for_bit",
+    "tests/models/test_generate.py::test_greedy_is_the_argmax_of_a_full_pass_each_time",
+    "tests/files/test_large_files.py",
+    "tests/recipes/test_reverse.py::test_generate_writes_the_target",
+    "tests/recipes/test_reverse.py::test_resumed_equals_uninterrupted",
 )
 """Tests for --brief: models, decoding, folders, training and resuming a run, in a minute."""
 TOOLS = ("beartype", "hypothesis", "pytest", "pytest-xdist")

@@ -1,5 +1,6 @@
 """Group of the processes that run together; a process that joined no group is the first of one. Does not import jax."""
 
+import gc
 import sys
 import threading
 import time
@@ -163,9 +164,25 @@ def timed(kind: str, number: int) -> Iterator[None]:
         work.marks, (work.kind, work.number), work.begun = work.marks + 1, within, now
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Context manager that keeps the garbage collector from running.
+
+    `sys._current_frames` holds a lock of the interpreter, and a finalizer that wants it too would wait for ever (python/cpython#106883).
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def where() -> str:
     """Return the line that the main thread is at, outside of libraries."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    with _without_collection():
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and LIBRARIES & {*Path(frame.f_code.co_filename).parts}:
         frame = frame.f_back
     return "its end" if frame is None else f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.test_lock import HOLD
+from tests.runs.test_lock import HOLD
 
 Start = Callable[[Path, int], subprocess.Popen[str]]
 """start(out, steps): a run in that folder, which goes on from its last checkpoint where it has one."""

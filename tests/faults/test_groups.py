@@ -25,6 +25,7 @@ def run(*command: str) -> subprocess.Popen[str]:
     return subprocess.Popen([*LAUNCH, *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_stopped_stops_all_behind_one_step_saved_once(tmp_path):
     process = run("train", "reverse", f"--out={tmp_path / 'run'}", "--steps=1000000", *REVERSE)
     groups.begun(process, tmp_path / "run")

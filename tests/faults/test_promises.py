@@ -16,7 +16,7 @@ from jaxformer.runs.manifest import Manifest
 from tests.faults import files, generated, kills, processes
 from tests.faults.disks import full_disks
 from tests.faults.processes import TOY, Start, forked_toy, toy
-from tests.test_lock import HOLD
+from tests.runs.test_lock import HOLD
 
 ORBAX_IS_LOUD = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -26,6 +26,7 @@ def test_flips(tmp_path):
     assert files.flips(12, tmp_path) == []
 
 
+@pytest.mark.slow
 @ORBAX_IS_LOUD
 def test_without_manifest_and_digest_flips_are_silent(tmp_path, monkeypatch):
     monkeypatch.setattr(Manifest, "check", lambda *_: None)
@@ -79,11 +80,13 @@ def test_a_bomb_that_is_read_is_noticed(tmp_path, monkeypatch):
     assert any("was read" in wrong for wrong in files.bombs(5, tmp_path))
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_is_not_checked_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxformer.data.tokenizers.check_backend", lambda backend: None)
     assert ["tokenizer0.json: was read" in wrong for wrong in files.bombs(6, tmp_path)] == [True]
 
 
+@pytest.mark.slow
 def test_generated_configurations():
     assert generated.configs(40, Path()) == []
 
@@ -154,6 +157,7 @@ def where_disks_can_be_mounted() -> Iterator[None]:
         pytest.skip(str(error))
 
 
+@pytest.mark.slow
 def test_a_disk_that_gets_full(tmp_path):
     with where_disks_can_be_mounted():
         assert full_disks(1, tmp_path, toy) == []
@@ -169,6 +173,7 @@ def test_signals(tmp_path):
     assert processes.toy_signals(2, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_process_that_ignores_signals_is_noticed(tmp_path):
     deaf = "import signal, time\nfor each in (2, 15): signal.signal(each, signal.SIG_IGN)\ntime.sleep(30)"
     assert len(processes.signals(1, tmp_path, partial(toy, code=deaf), longest=3, patience=1)) == 1

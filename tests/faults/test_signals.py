@@ -103,6 +103,7 @@ def test_nothing_half_written_is_left(tmp_path, number, code):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [WRITING, EVALUATING], ids=["writing", "held"])
 def test_a_signal_that_the_process_was_started_to_ignore(tmp_path, code):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts what runs in the background
@@ -246,6 +247,7 @@ def test_a_terminal_that_goes_away_sends_several_and_ends_no_work_at_once(monkey
     assert capfd.readouterr().err == "SIGHUP: the run ends after this step, saved if it can be; once more ends it at once\n"
 
 
+@pytest.mark.slow
 def test_timeout_sends_one_to_the_process_and_one_to_its_group(tmp_path):
     """Both are one."""
     process = begun(EVALUATING, tmp_path / "run")

@@ -1,0 +1,110 @@
+"""Attention in parts of a batch is attention: values, gradients, masks, dropout, and the memory that it is for."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import jaxformer.nn.attention as ours
+import torch_ref.nn.attention as theirs
+from jaxformer.config.models import GPTConfig
+from jaxformer.models import abstract
+from jaxformer.nn import chunked_attention
+from jaxformer.parity.numerics.metrics import check_float64
+from parity_tests.support.helpers import noise, padding
+
+B, T, S, N, K, H = 6, 5, 7, 4, 2, 3
+Q, KEYS, VALUES = noise(B, T, N, H), noise(B, S, K, H, seed=1), noise(B, S, K, H, seed=2)
+MASKS = {
+    "none": None,
+    "one a head": noise(B, N, T, S, seed=6) > 0,
+    "one a sequence": padding(B, S),
+    "one for all": noise(1, 1, T, S, seed=3) > 0,
+}
+BIASES = {"none": None, "one a sequence": noise(B, N, T, S, seed=4), "one for all": noise(1, N, T, S, seed=5)}
+
+
+@pytest.fixture(params=[0.5, 1, 3], ids=["two heads", "a sequence", "three sequences"])
+def few(request, monkeypatch):
+    """That much at a time."""
+    monkeypatch.setattr(chunked_attention, "MOST_SCORES", N * T * S)
+    monkeypatch.setattr(chunked_attention, "AT_ONCE", int(request.param * N * T * S))
+
+
+@pytest.mark.usefixtures("few", "float64")
+@pytest.mark.parametrize(
+    ("mask", "bias"), [*((mask, "none") for mask in MASKS), ("one for all", "one a sequence"), ("none", "one for all")]
+)
+def test_values_and_gradients_are_torchs(mask, bias):
+    arrays = [it.astype(np.float64) for it in (Q, KEYS, VALUES)] + ([] if bias == "none" else [BIASES[bias].astype(np.float64)])
+    cotangent = noise(B, T, N, H, seed=9).astype(np.float64)
+    tensors = [torch.from_numpy(it).requires_grad_() for it in arrays]
+    allowed = None if MASKS[mask] is None else torch.from_numpy(MASKS[mask])
+    wanted = theirs.weighted_values(theirs.attention_weights(*tensors[:2], allowed, *tensors[3:]), tensors[2])
+    (wanted * torch.from_numpy(cotangent)).sum().backward()
+
+    def total(q, k, v, *bias):
+        allowed = None if MASKS[mask] is None else jnp.asarray(MASKS[mask])
+        found = ours.attention(q, k, v, allowed, *bias)
+        return (found * cotangent).sum(), found
+
+    program = jax.jit(jax.grad(total, tuple(range(len(arrays))), has_aux=True))
+    gradients, found = program(*map(jnp.asarray, arrays))
+    assert "while" in program.lower(*arrays).as_text()
+    check_float64("values", found, wanted)
+    for name, gradient, tensor in zip(("queries", "keys", "values", "bias"), gradients, tensors, strict=False):
+        check_float64(f"gradient of {name}", gradient, tensor.grad, "gradient")
+
+
+@pytest.mark.usefixtures("few")
+def test_every_part_drops_other_weights():
+    """All sequences are the same, and so are all rows."""
+    same = jnp.zeros((B, T, N, S)), jnp.zeros((B, S, N, S)), jnp.broadcast_to(jnp.eye(S)[None, :, None], (B, S, N, S))
+    found = np.asarray(ours.attention(*same, dropout_rate=0.5, rng=jax.random.key(0)))
+    assert set(np.unique(found.round(5))) == {0, np.float32(2 / S).round(5)}
+    assert len({row.tobytes() for sequence in found for row in sequence.reshape(-1, S)}) > B * T * N / 2
+    assert len({sequence.tobytes() for sequence in found}) == B
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("at_once", [1, 4 * N * T * S])
+def test_a_batch_that_does_not_divide_is_taken_one_by_one(monkeypatch, at_once):
+    monkeypatch.setattr(chunked_attention, "MOST_SCORES", 1)
+    monkeypatch.setattr(chunked_attention, "AT_ONCE", at_once)
+    q, k, v = (jnp.asarray(it[:5].astype(np.float64)) for it in (Q, KEYS, VALUES))
+    whole = ours.weighted_values(ours.attention_weights(q, k), v)
+    check_float64("values", ours.attention(q, k, v), whole)
+
+
+@pytest.mark.usefixtures("few")
+def test_other_platforms_attend_at_once():
+    traced = jax.jit(ours.attention).trace(*map(jnp.asarray, (Q, KEYS, VALUES)))
+    loops = {platform: "while" in traced.lower(lowering_platforms=(platform,)).as_text() for platform in ("cpu", "cuda", "tpu")}
+    assert loops == {"cpu": True, "cuda": False, "tpu": False}
+
+
+LONG = GPTConfig(vocab_size=11, context=512, d_model=16, n_layers=2, n_heads=4, d_ff=32)
+
+
+def bytes_of_a_step(config):
+    tokens = jax.ShapeDtypeStruct((12, config.context), jnp.int32)
+    step = jax.jit(jax.grad(lambda model, tokens: model(tokens).sum()))
+    return step.lower(abstract(config), tokens).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.slow
+def test_scores_are_not_kept_for_the_backward_pass(monkeypatch):
+    scores = 4 * 12 * 4 * 512 * 512
+    few = bytes_of_a_step(LONG)
+    jax.clear_caches()
+    monkeypatch.setattr(chunked_attention, "MOST_SCORES", 2**40)
+    assert few < scores < bytes_of_a_step(LONG) / 2
+
+
+@pytest.mark.slow
+def test_a_rematerialised_stack_keeps_one_layers_activations():
+    deep = replace(LONG, context=64, n_layers=8, d_ff=256)
+    assert bytes_of_a_step(replace(deep, remat=True)) < bytes_of_a_step(deep) / 3

@@ -1,0 +1,191 @@
+"""Folders that transformers wrote: its model and ours, of every model type, are equal, and what we write is what it wrote."""
+
+import functools
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+import jaxformer as jf
+from jaxformer.convert.model_type import Field, Only, normal_form
+from jaxformer.convert.registry import MODEL_TYPES
+from jaxformer.convert.rules import gradients_to_torch
+from jaxformer.parity.numerics.float64 import to_float64, torch_float64
+from jaxformer.parity.numerics.metrics import check_float64, check_gradients
+from parity_tests.support.helpers import noise, usually
+from parity_tests.zoo.model_types import CASES, EOS, PAD, START, ids, in_float64, make_case
+
+N_NEW = 7
+ENDS = [EOS, 6]
+RARE = {"mistral, all", "gpt_neox, in turn", "mt5", "llama, base"}
+OFTEN = usually(CASES, *(name for name in CASES if name not in RARE))
+ONE_OF_EACH = usually(CASES, *(set(CASES) & set(MODEL_TYPES) - {"gpt2", "t5"} | {"gpt2, untied", "t5, untied"}) - RARE)
+"""Types of models."""
+WRITE = usually(
+    [it for it in CASES if "bert" not in it and "base" not in it], "gemma3_text", "gpt_neox", "marian", "t5", "gpt2"
+)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    @functools.cache
+    def made(name: str):
+        return make_case(name, tmp_path_factory.mktemp("model") / "theirs")
+
+    return made
+
+
+SOURCE, TARGET = ids(4, 14, 0), ids(4, 6, 1)
+LENGTHS = np.array([[14], [9], [5], [1]])
+VALID = np.arange(14) < LENGTHS
+LEFT = VALID[:, ::-1]
+BETWEEN = np.roll(VALID, 3, 1)  # padding on either side
+POSITIONS = np.maximum(BETWEEN.cumsum(1) - 1, 0).astype(np.int32)
+"""As transformers' generate counts them."""
+
+
+def call_torch(model: Any, pooled: bool) -> torch.Tensor:
+    """Logits, or states and what they are pooled to; of padding, nothing."""
+    source, target, valid, between, positions = map(torch.from_numpy, (SOURCE, TARGET, VALID, BETWEEN, POSITIONS))
+    if model.config.is_encoder_decoder:
+        return model(source.long(), valid.long(), decoder_input_ids=target.long(), use_cache=False).logits
+    if model.can_generate():
+        given = {"attention_mask": between.long(), "position_ids": positions.long(), "use_cache": False}
+        return model(source.long(), **given).logits * between[..., None]
+    found = model(source.long(), attention_mask=valid.long())
+    states = found[0] * valid[..., None]
+    return torch.cat([states, found.pooler_output[:, None]], 1) if pooled else states
+
+
+def call_jax(model: Any) -> jax.Array:
+    """The same."""
+    mask = jf.padding_mask(jnp.asarray(VALID))
+    if isinstance(model, jf.EncoderDecoder):
+        return model(SOURCE, TARGET, source_mask=mask)
+    if isinstance(model, jf.GPT):
+        logits = model(SOURCE, mask=jf.padding_mask(jnp.asarray(BETWEEN)), positions=jnp.asarray(POSITIONS))
+        return logits * BETWEEN[..., None].astype(logits.dtype)
+    states = model(SOURCE, mask=mask)
+    found = states * VALID[..., None].astype(states.dtype)
+    return jnp.concatenate([found, model.pool(states)[:, None]], 1) if pools(model) else found
+
+
+def pools(model: Any) -> bool:
+    return isinstance(model, jf.Encoder) and model.config.pooler
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_output_and_gradients_are_torchs(name, case):
+    kind, _, _, ours = case(name)
+    theirs = in_float64(case(name))
+    with torch_float64():
+        output = call_torch(theirs, pools(ours))
+        cotangent = noise(*output.shape).astype(np.float64)
+        (output * torch.from_numpy(cotangent)).sum().backward()
+    wanted = {key: it.grad for key, it in theirs.named_parameters() if it.grad is not None}
+    with jax.enable_x64(True):
+
+        def loss(model):
+            found = call_jax(model)
+            return (found * cotangent).sum(), found
+
+        gradients, found = jax.jit(jax.grad(loss, has_aux=True))(to_float64(ours))
+        check_float64("output", found, output)
+        mine = gradients_to_torch(gradients, kind.family_of(ours.config), dict(theirs.named_parameters()))
+    assert set(mine) - set(wanted) <= {"final_logits_bias"}
+    check_gradients({key: mine[key] for key in wanted}, wanted)
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_what_is_written_is_what_transformers_wrote(name, case, tmp_path):
+    kind, folder, _, ours = case(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        jf.save(ours, tmp_path / "ours", like="hf", source=folder)
+    wanted, found = (safetensors.numpy.load_file(it / "model.safetensors") for it in (folder, tmp_path / "ours"))
+    if with_other_head := CASES[name][0].startswith("BertFor"):
+        wanted = {key.removeprefix("bert."): it for key, it in wanted.items() if not kind.head_of(key)}
+    assert {key: it.tobytes() for key, it in found.items()} == {key: it.tobytes() for key, it in wanted.items()}
+    configs = [json.loads((it / "config.json").read_text()) for it in (folder, tmp_path / "ours")]
+    assert configs[0] | ({"architectures": ["BertModel"]} if with_other_head else {}) == configs[1]
+    without = {"pooler.dense.weight", "pooler.dense.bias"} if name == "bert, masked" else set()
+    assert told(getattr(transformers, kind.model), tmp_path / "ours") == [without, set(), set()]
+    missing, _, mismatched = told(transformers.AutoModel, tmp_path / "ours")
+    assert [missing, mismatched] == told(transformers.AutoModel, folder)[::2]
+
+
+def told(cls: Any, folder: Path) -> list[set[str]]:
+    """What transformers says about the tensors that it loads."""
+    _, info = cls.from_pretrained(folder, output_loading_info=True)
+    return [set(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")]
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_a_configuration_alone_is_enough_to_write(name, case, tmp_path):
+    """Without the folder that it came from."""
+    kind, _, theirs, ours = case(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        jf.save(ours, tmp_path / "ours", like="hf")
+        back = jf.load(tmp_path / "ours")
+    assert back.config == ours.config or kind.name == "xlm-roberta"
+    with torch.no_grad():
+        other = transformers.AutoModel.from_pretrained(tmp_path / "ours").eval()
+        wanted = theirs.base_model.state_dict()
+        assert {key: it.numpy().tobytes() for key, it in other.state_dict().items() if "pooler" not in key} == {
+            key: it.numpy().tobytes() for key, it in wanted.items() if not key.startswith(("pooler", "lm_head"))
+        }
+
+
+OLDER = {"rope_theta", "rope_scaling", "rope_local_base_freq", "rotary_emb_base", "rotary_pct", "sliding_window_pattern"}
+"""Keys that transformers 5 reads, and does not write."""
+
+
+@pytest.mark.parametrize("kind", MODEL_TYPES.values(), ids=MODEL_TYPES)
+def test_every_key_of_transformers_is_known_with_its_default(kind):
+    """None stands for what is computed of other keys."""
+    described = CONFIG_MAPPING[kind.name]().to_dict()
+    for key, it in kind.keys.items():
+        if isinstance(it, Field) and key not in OLDER and it.default is not None and described[key] is not None:
+            assert it.default == described[key], key
+        if isinstance(it, Only) and key in described:
+            assert described[key] in (it.value, None), key
+    for names in ({"pooler.dense.weight", "final_logits_bias", "lm_head.weight"}, set()):
+        found, default = (kind.read(it, names) for it in (described, {"model_type": kind.name}))
+        assert normal_form(found) == normal_form(default)
+
+
+def generated(model: Any, beams: int) -> np.ndarray:
+    """What transformers writes behind what it reads: the source of a translation, or a text that is padded on the left."""
+    seq2seq = model.config.is_encoder_decoder
+    start = {"decoder_start_token_id": START} if seq2seq else {}
+    model.generation_config = transformers.GenerationConfig(pad_token_id=PAD, eos_token_id=ENDS, **start)
+    given = {"max_new_tokens": N_NEW, "do_sample": False, "num_beams": beams}
+    source, valid = (torch.from_numpy(it.copy()).long() for it in (SOURCE, VALID if seq2seq else LEFT))
+    found = model.generate(torch.where(valid > 0, source, PAD), attention_mask=valid, **given)
+    return found[:, 1 if seq2seq else source.shape[1] :].numpy()
+
+
+@pytest.mark.parametrize("name", WRITE)
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_they_write_the_same(name, beams, case):
+    _, _, theirs, ours = case(name)
+    wanted, beam, given = generated(theirs, beams), jf.BeamConfig(width=beams), {"eos": ENDS, "pad": PAD}
+    if isinstance(ours, jf.EncoderDecoder):
+        found = jf.translate_beam(ours, SOURCE, N_NEW, beam, start=START, valid=VALID, **given).tokens[:, 0]
+    elif beams == 1:
+        found = jf.generate(ours, SOURCE, N_NEW, valid=LEFT, **given)
+    else:
+        found = jf.generate_beam(ours, SOURCE, N_NEW, beam, valid=LEFT, **given).tokens[:, 0]
+    np.testing.assert_array_equal(found[:, : wanted.shape[1]], wanted)
+    assert wanted.shape[1] > 1
+    assert (found[:, wanted.shape[1] :] == PAD).all()

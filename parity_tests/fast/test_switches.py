@@ -1,0 +1,259 @@
+"""Whole models with the switches of modern ones: logits, gradients, the cache and what generation writes.
+
+Texts are longer than every window and go beyond the context before a scaling of rotary positions.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import torch_ref.models as torch_models
+from jaxformer.config.models import EncoderDecoderConfig
+from jaxformer.config.settings import BeamConfig
+from jaxformer.decoding import generate, generate_beam
+from jaxformer.errors import InputError
+from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
+from jaxformer.models import abstract
+from jaxformer.nn.attention import MultiHeadAttention
+from jaxformer.nn.cache import empty_cache
+from jaxformer.nn.stack import Stack
+from jaxformer.parity.numerics.float64 import to_float64
+from jaxformer.parity.numerics.metrics import check_float64
+from jaxformer.parity.runs.load_weights import Candidate
+from parity_tests.support.helpers import (
+    B,
+    D,
+    H,
+    K,
+    V,
+    block_config,
+    checks,
+    encoder_config,
+    gpt_config,
+    run_check,
+    seq2seq_config,
+    twins,
+    usually,
+)
+from torch_ref.decoding.generate import generate as torch_generate
+from torch_ref.decoding.generate import generate_beam as torch_generate_beam
+from torch_ref.nn.attention import MultiHeadAttention as TorchAttention
+from torch_ref.nn.cache import empty_cache as torch_cache
+from torch_ref.nn.stack import Stack as TorchStack
+
+CONTEXT = 23
+BARE = {"norm": "rms", "qkv_bias": False, "output_bias": False, "feed_forward_bias": False, "positions": "none"}
+LLAMA3 = {"rotary_scaling": "llama3", "rotary_factor": 8.0, "rotary_original_context": 9}
+LLAMA3 |= {"rotary_low_frequency_factor": 1.0, "rotary_high_frequency_factor": 4.0}
+GPTS = {
+    "llama": gpt_config(
+        context=CONTEXT, **BARE, rotary="half", **LLAMA3, n_kv_heads=K, gated=True, activation="silu", layers="rolled"
+    ),
+    "gemma": gpt_config(
+        context=CONTEXT,
+        **BARE,
+        norm_position="sandwich",
+        norm_unit_offset=True,
+        qk_norm=True,
+        attention_scale=0.3,
+        attention_softcap=2.0,
+        logits_softcap=1.5,
+        window=6,
+        layer_pattern=("window", "full"),
+        rotary="half",
+        rotary_base=1e6,
+        rotary_window_base=1e3,
+        rotary_scaling="linear",
+        rotary_factor=4.0,
+        n_kv_heads=K,
+        gated=True,
+        activation="gelu_tanh",
+        embedding_scale=True,
+        tied=True,
+        layers="rolled",
+    ),
+    "neox": gpt_config(
+        context=CONTEXT,
+        positions="none",
+        parallel_residual=True,
+        projections="fused",
+        qk_norm=True,
+        rotary="half",
+        rotary_dim=H - 2,
+        rotary_scaling="yarn",
+        rotary_factor=4.0,
+        rotary_original_context=13,
+        rotary_beta_fast=1.5,
+        rotary_beta_slow=0.5,
+        layers="unrolled",
+    ),
+    "interleaved, with a window in all layers": gpt_config(
+        context=CONTEXT, positions="none", rotary="interleaved", window=5, sinks=True, layers="rolled", remat=True
+    ),
+    "alibi": gpt_config(context=CONTEXT, positions="none", relative_bias="alibi", sinks=True, n_heads=6, layers="rolled"),
+    "t5": gpt_config(
+        context=CONTEXT,
+        **BARE,
+        relative_bias="t5",
+        relative_buckets=8,
+        relative_distance=15,
+        attention_scale=1.0,
+        layers="rolled",
+    ),
+}
+T5 = {"relative_bias": "t5", "relative_buckets": 12, "relative_distance": 16, "attention_scale": 1.0}
+OTHERS = {
+    "an encoder with embeddings of their own width, a window on both sides and token types": encoder_config(
+        context=CONTEXT,
+        embedding_width=10,
+        embedding_norm=True,
+        norm_position="sandwich",
+        token_types=2,
+        window=4,
+        rotary="interleaved",
+        rotary_dim=4,
+    ),
+    "an encoder with buckets on both sides": encoder_config(context=CONTEXT, **BARE, **T5),
+    "an encoder with slopes": encoder_config(context=CONTEXT, positions="none", relative_bias="alibi"),
+    "t5's encoder-decoder": seq2seq_config(
+        context=CONTEXT, **BARE, **T5, gated=True, activation="gelu_tanh", tied=True, logits_scale=0.2, logits_softcap=2.0
+    ),
+    "rotary and windows of both stacks, norms of heads in cross-attention": seq2seq_config(
+        context=CONTEXT,
+        norm="rms",
+        norm_position="sandwich",
+        positions="none",
+        embedding_width=14,
+        qk_norm=True,
+        sinks=True,
+        rotary="half",
+        window=5,
+        layer_pattern=("full", "window"),
+        n_decoder_layers=3,
+    ),
+}
+CONFIGS = GPTS | OTHERS
+
+
+@functools.cache
+def model_twins(name):
+    config = CONFIGS[name]
+    inputs = adversarial_inputs(config, B, CONTEXT, seed=2)
+    reference, candidate = twins(abstract(config), torch_models.build(config).eval(), *inputs, call=call_torch)
+    return reference, Candidate(candidate.like, call_jax)
+
+
+@checks
+@pytest.mark.parametrize("name", usually(CONFIGS, "gemma", "neox", "alibi", "t5's encoder-decoder"))
+def test_equal(name, check):
+    reference, candidate = model_twins(name)
+    if check.__name__ == "check_all_gradients":
+        config = CONFIGS[name]
+        null = config.rotary == "none" and not (config.qk_norm or config.sinks)  # else a key's bias changes its weight
+        assert check(reference, candidate) == [each for each in reference.weights if null and each.endswith(".key.bias")]
+    else:
+        run_check(check, reference, candidate)
+
+
+@functools.cache
+def wide_twins(name):
+    """Both models in float64."""
+    with jax.enable_x64(True):
+        reference, candidate = model_twins(name)
+        model = to_float64(candidate.model(reference))
+        return model, load_torch(torch_models.build(CONFIGS[name]).double(), model).eval()
+
+
+PIECES = {"prefix and one by one": (20, 1, 1, 1), "pieces": (4, 12, 2, 5)}
+CAPACITY = CONTEXT + 2
+
+
+def left_padded(n):
+    """Tokens, which are no padding over the places of a cache, and positions that count no padding."""
+    tokens = np.random.default_rng(7).integers(0, V, (3, n)).astype(np.int32)
+    padding = np.array([[0], [2], [9]])
+    valid = np.arange(CAPACITY)[None] >= padding
+    return tokens, valid[:, None, None], np.maximum(np.arange(n)[None] - padding, 0)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("pieces", usually(PIECES, "pieces"))
+@pytest.mark.parametrize("name", usually(GPTS, "gemma", "neox"))
+def test_cached_equals_uncached(name, pieces):
+    """Behind left padding, with positions given."""
+    model, twin = wide_twins(name)
+    tokens, valid, positions = left_padded(CONTEXT)
+    given = {"mask": torch.from_numpy(valid[..., :CONTEXT]), "positions": torch.from_numpy(positions)}
+    with torch.no_grad():
+        reference = twin(torch.from_numpy(tokens), **given)
+        held, torch_logits = torch_cache(twin, 3, CAPACITY), []
+        extend = jax.jit(
+            lambda model, piece, cache, places: model.extend(piece, cache, mask=jnp.asarray(valid), positions=places)
+        )
+        cache, logits = empty_cache(model, 3, CAPACITY), []
+        for piece, places in zip(
+            *(np.split(array, np.cumsum(PIECES[pieces])[:-1], 1) for array in (tokens, positions)), strict=True
+        ):
+            found, cache = extend(model, piece, cache, places)
+            mine, held = twin.extend(
+                torch.from_numpy(piece), held, mask=torch.from_numpy(valid), positions=torch.from_numpy(places)
+            )
+            logits.append(found)
+            torch_logits.append(mine)
+    check_float64("logits", jnp.concatenate(logits, 1), reference)
+    check_float64("torch's logits", torch.cat(torch_logits, 1), reference)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", usually(GPTS, "gemma", "alibi"))
+def test_what_it_writes_behind_padding_and_past_the_context(name):
+    model, twin = wide_twins(name)
+    prompt = np.random.default_rng(3).integers(0, V, (3, 9)).astype(np.int32)
+    valid = np.arange(9)[None] >= np.array([[0], [2], [5]])
+    found = generate(model, prompt, 20, valid=valid)
+    reference = torch_generate(twin, torch.from_numpy(prompt), 20, valid=torch.from_numpy(valid))
+    assert np.array_equal(found, reference.numpy())
+    assert len(np.unique(found)) > 3
+
+
+@pytest.mark.usefixtures("float64")
+def test_what_a_beam_finds():
+    model, twin = wide_twins("gemma")
+    prompt = np.random.default_rng(4).integers(0, V, (2, 7)).astype(np.int32)
+    found = generate_beam(model, prompt, 10, BeamConfig(width=3))
+    reference = torch_generate_beam(twin, torch.from_numpy(prompt), 10, BeamConfig(width=3))
+    assert found.tokens.tolist() == [[tokens for tokens, _ in each] for each in reference]
+    np.testing.assert_allclose(found.scores, [[score for _, score in each] for each in reference], rtol=1e-12)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", usually(CONFIGS, "gemma"))
+def test_attention_weights_and_hidden_states(name):
+    model, twin = wide_twins(name)
+    tokens, target = (np.random.default_rng(seed).integers(0, V, (2, n)) for seed, n in ((5, CONTEXT), (6, CONTEXT - 3)))
+    arrays = (tokens, target) if isinstance(CONFIGS[name], EncoderDecoderConfig) else (tokens,)
+    with torch.no_grad():
+        for what in ("attention_weights", "hidden_states"):
+            reference = getattr(twin, what)(*map(torch.from_numpy, arrays))
+            found = getattr(model, what)(*arrays)
+            pairs = zip(found, reference, strict=True) if isinstance(reference, tuple) else [(found, reference)]
+            for mine, other in pairs:
+                check_float64(what, mine, other)
+
+
+def test_a_layer_of_a_pattern_asks_for_its_kind():
+    config = block_config(window=2, layer_pattern=("full", "window"))
+    for stack, x in ((Stack(config), jnp.zeros((1, 3, D))), (TorchStack(config), torch.zeros(1, 3, D))):
+        with pytest.raises(InputError, match="one of a layer_pattern; call the stack, or give place"):
+            stack[0](x)
+
+
+def test_rotary_attention_has_no_memory():
+    config = block_config(rotary="half")
+    for module, x in ((MultiHeadAttention(config), jnp.zeros((1, 3, D))), (TorchAttention(config), torch.zeros(1, 3, D))):
+        with pytest.raises(InputError, match="of its own tokens; build with cross=True"):
+            module(x, x)

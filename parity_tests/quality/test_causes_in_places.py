@@ -1,0 +1,94 @@
+"""Causes in where things stand in a module: activations before and behind its children, sums, the order of what is joined."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+from flax import nnx
+
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.parameters import excite
+from parity_tests.support.helpers import noise, usually
+
+pytestmark = pytest.mark.foreign
+B, T, D, H, S = 2, 5, 6, 4, 3
+silu = torch.nn.functional.silu
+
+
+class Theirs(torch.nn.Module):
+    """A norm behind a product, a branch beside it, and queries that are learned; Fourier features are joined to the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.query = torch.nn.Parameter(torch.randn(S, H))
+        self.first, self.skip, self.out = (torch.nn.Linear(*sizes) for sizes in ((2 * D + 1, H), (2 * D + 1, H), (H, D)))
+        self.norm, self.last = torch.nn.LayerNorm(H), torch.nn.LayerNorm(H)
+
+    def forward(self, x):
+        waves = x[..., None] * torch.linspace(1.0, 4.0, 2)
+        x = torch.cat([waves.sin().mean(-1), waves.cos().mean(-1), x[..., :1]], -1).cumsum(-1)
+        x = silu(self.norm(self.first(x))) + self.skip(x)
+        weights = (self.query @ x.mT).softmax(-1)
+        x = self.last(weights @ x)
+        y = self.out(x)
+        return torch.cat([x / x.norm(dim=-1, keepdim=True), y / y.norm(dim=-1, keepdim=True)], -1)
+
+
+class Ours(nnx.Module):
+    def __init__(self, theirs: Any, bug: str):
+        sizes = (2 * D + 1, H), (2 * D + 1, H), (H, D)
+        self.first, self.skip, self.out = (nnx.Linear(*each, rngs=nnx.Rngs(0)) for each in sizes)
+        self.norm, self.last = (nnx.LayerNorm(H, epsilon=1e-5, rngs=nnx.Rngs(0)) for _ in range(2))
+        self.query = nnx.Param(jnp.asarray(theirs.query.detach().numpy()))
+        for name in ("first", "skip", "out"):
+            mine, its = getattr(self, name), getattr(theirs, name)
+            mine.kernel[...], mine.bias[...] = its.weight.detach().numpy().T, its.bias.detach().numpy()
+        for name in ("norm", "last"):
+            mine, its = getattr(self, name), getattr(theirs, name)
+            mine.scale[...], mine.bias[...] = its.weight.detach().numpy(), its.bias.detach().numpy()
+        self.bug = bug
+
+    def __call__(self, x):
+        bug = self.bug
+        waves = x[..., None] * jnp.linspace(1.0, 5.0 if bug == "five" else 4.0, 2)
+        parts = [jnp.sin(waves).mean(-1), jnp.cos(waves).mean(-1), x[..., :1]]
+        x = jnp.concatenate([parts[1], parts[0], parts[2]] if bug == "order" else parts, -1).cumsum(-1)
+        y = self.norm(jax.nn.silu(self.first(x))) if bug == "before" else jax.nn.silu(self.norm(self.first(x)))
+        x = y + (jax.nn.silu(self.skip(x)) if bug == "skip" else self.skip(x))
+        scores = self.query[...] @ x.mT
+        scores = jnp.where(jnp.tri(S, T, dtype=bool), scores, -jnp.inf) if bug == "causal" else scores
+        x = self.last(jax.nn.softmax(scores, -1) @ x + (self.query[...] if bug == "query" else 0))
+        order = {"one": 1}.get(bug)
+        both = (x, self.out(x))
+        return jnp.concatenate([y / jnp.linalg.norm(y, ord=order, axis=-1, keepdims=True) for y in both], -1)
+
+
+CAUSES = {
+    "before": "jax does that before norm",
+    "skip": "torch uses skip as it is; jax applies silu to it",
+    "order": "jax joins them in the order 1, 0, 2",
+    "query": "jax adds query to it",
+    "causal": "jax masks causally too",
+    "five": "jax has 5 for 4 there",
+    "one": "torch computes norm, in 2 places; jax takes the L1 norm",
+}
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    return excite(Theirs().eval(), seed=1)
+
+
+def report_of(theirs: Any, bug: str) -> Any:
+    return compare(theirs, Ours(theirs, bug), (3 * noise(B, T, D, seed=1),), tier="A", checks=("forward", "local"))
+
+
+def test_the_port_is_equal(theirs):
+    assert report_of(theirs, "").status == "equal"
+
+
+@pytest.mark.parametrize("bug", usually(CAUSES, "before", "query", "one"))
+def test_causes(theirs, bug):
+    assert CAUSES[bug] in report_of(theirs, bug).verdict

@@ -1,0 +1,434 @@
+"""A user's own pair, trained side by side: equal where it is, and red for what people get wrong."""
+
+from dataclasses import replace
+from typing import Any
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from flax import nnx
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
+
+from jaxformer.convert.rules import Family, Rule
+from jaxformer.errors import JaxformerError
+from jaxformer.parity.diagnose.formulas.optimizer_steps import explain_schedule
+from jaxformer.parity.report.training_plot import plot_training
+from jaxformer.parity.training.compare import compare_training
+from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.training.optimizers import clip
+from parity_tests.support.helpers import usually
+
+pytestmark = pytest.mark.foreign
+
+B, T, V, D, WIDE, STEPS, PARTS, RATE, CLIP = 6, 5, 11, 8, 9, 20, 2, 0.02, 0.1
+
+
+class TorchNet(torch.nn.Module):
+    """Drops by a module and by a function."""
+
+    def __init__(self, rate: float = 0.3):
+        super().__init__()
+        self.embed = torch.nn.Embedding(V, D)
+        self.up = torch.nn.Linear(D, WIDE)
+        self.dropout = torch.nn.Dropout(rate)
+        self.down = torch.nn.Linear(WIDE, D)
+        self.norm = torch.nn.LayerNorm(D)
+        self.head = torch.nn.Linear(D, V)
+        self.rate = rate
+
+    def forward(self, ids):
+        x = F.dropout(self.embed(ids), self.rate, self.training)
+        x = self.norm(x + self.down(self.dropout(F.gelu(self.up(x)))))
+        return self.head(x)
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs, rate: float = 0.3):
+        self.embed = nnx.Embed(V, D, rngs=rngs)
+        self.first = nnx.Dropout(rate, rngs=rngs)
+        self.up = nnx.Linear(D, WIDE, rngs=rngs)
+        self.dropout = nnx.Dropout(rate, rngs=rngs)
+        self.down = nnx.Linear(WIDE, D, rngs=rngs)
+        self.norm = nnx.LayerNorm(D, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
+        self.head = nnx.Linear(D, V, rngs=rngs)
+
+    def __call__(self, ids):
+        x = self.first(self.embed(ids))
+        x = self.norm(x + self.down(self.dropout(jax.nn.gelu(self.up(x), approximate=False))))
+        return self.head(x)
+
+
+class LinenNet(flax.linen.Module):
+    @flax.linen.compact
+    def __call__(self, ids):
+        drop = flax.linen.Dropout(0.3, deterministic=False)
+        x = drop(flax.linen.Embed(V, D, name="embed")(ids))
+        hidden = jax.nn.gelu(flax.linen.Dense(WIDE, name="up")(x), approximate=False)
+        x = x + flax.linen.Dense(D, name="down")(drop(hidden))
+        return flax.linen.Dense(V, name="head")(flax.linen.LayerNorm(epsilon=1e-5, use_fast_variance=False, name="norm")(x))
+
+
+RULES = Family(
+    "user",
+    {},
+    (
+        Rule("kernel", "weight", "transposed"),
+        Rule("embedding", "weight"),
+        Rule("scale", "weight"),
+        Rule("bias", "bias"),
+    ),
+)
+
+
+def factor(step: int) -> float:
+    return min(1.0, (step + 1) / 5)
+
+
+def rate(step: Any) -> Any:
+    return RATE * jnp.minimum(1.0, (step + 1) / 5)
+
+
+def optimizer(
+    *, decay: float | None = 0.01, epsilon: float = 1e-8, root: float = 0.0, clipping: Any = clip, mean: bool = True, **how: Any
+) -> Any:
+    """torch's own, piece by piece."""
+    decayed = how if decay is None else {"weight_decay": decay, **how}
+    inner = optax.chain(clipping(CLIP), optax.adamw(rate, eps=epsilon, eps_root=root, **decayed))
+    return optax.MultiSteps(inner, PARTS, use_grad_mean=mean)
+
+
+def matrices(parameters: Any) -> Any:
+    return jax.tree.map(lambda array: array.ndim > 1, parameters)
+
+
+def coupled() -> Any:
+    inner = optax.chain(clip(CLIP), optax.add_decayed_weights(0.01), optax.scale_by_adam(), optax.scale_by_learning_rate(rate))
+    return optax.MultiSteps(inner, PARTS)
+
+
+def batches(n: int = STEPS * PARTS) -> list[tuple[np.ndarray, ...]]:
+    rng = np.random.default_rng(0)
+    return [(rng.integers(0, V, (B, T), np.int32), rng.integers(0, V, (B, T), np.int32)) for _ in range(n)]
+
+
+def cross_entropy(logits, targets):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+
+
+def jax_loss(model, ids, targets):
+    return cross_entropy(model(ids), targets)
+
+
+def linen_loss(parameters, ids, targets, key):
+    return cross_entropy(LinenNet().apply({"params": parameters}, ids, rngs={"dropout": key}), targets)
+
+
+LEARNING = TrainingSpec(
+    batches=batches(),
+    torch_loss=lambda model, ids, targets: F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()),
+    jax_loss=jax_loss,
+    torch_optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=RATE),
+    jax_optimizer=optimizer(),
+    torch_schedule=lambda optimizer: LambdaLR(optimizer, factor),
+    jax_schedule=rate,
+    clip_norm=CLIP,
+    accumulate=PARTS,
+)
+FEW = replace(LEARNING, batches=batches(3 * PARTS))
+
+
+def course(learning=LEARNING, theirs=None, ours=None):
+    torch.manual_seed(0)
+    return compare_training(theirs or TorchNet(), ours or Net(nnx.Rngs(0)), learning, RULES)
+
+
+def outcome(found):
+    return {stage.name: stage.status for stage in found.stages}
+
+
+def test_twenty_steps_with_dropout_clipping_a_schedule_and_accumulation_are_equal(tmp_path):
+    found = course()
+    assert outcome(found) == dict.fromkeys(("loss", "optimizer", "schedule", "train"), "equal"), found.stages
+    assert len(found.steps) == STEPS
+    assert found.nulls == []
+    assert len({step.loss for step in found.steps}) == STEPS
+    plot_training(found.steps, tmp_path / "course.png")
+    assert (tmp_path / "course.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_linens_parameters_and_a_key_for_dropout():
+    parameters = LinenNet().init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, FEW.batches[0][0])["params"]
+    found = course(replace(FEW, jax_loss=linen_loss), ours=parameters)
+    assert set(outcome(found).values()) == {"equal"}, found.stages
+
+
+TRAPS = {
+    "optax decays by 1e-4 by default": (optimizer(decay=None), "optimizer", "jax decays weights by 0.0099 less"),
+    "Adam's epsilon": (optimizer(epsilon=1e-7), "optimizer", "torch epsilon 1e-08; jax epsilon 1e-07 (residual "),
+    "Adam's epsilon in the root": (
+        optimizer(epsilon=0.0, root=1e-8),
+        "optimizer",
+        "behind the root: sqrt(x) + eps; jax adds epsilon under the root: sqrt(x + eps)",
+    ),
+    "clip without the 1e-6": (optimizer(clipping=optax.clip_by_global_norm), "train", "max/rms"),
+    "coupled decay": (
+        coupled(),
+        "optimizer",
+        "torch decays weights apart from the gradient (AdamW); jax adds the weight decay to the gradient (L2) (residual ",
+    ),
+    "matrices alone": (
+        optimizer(mask=matrices),
+        "optimizer",
+        "torch decays all parameters, gains and biases too; jax decays matrices alone",
+    ),
+    "Nesterov's momentum": (
+        optimizer(nesterov=True),
+        "optimizer",
+        "torch uses Adam's momentum; jax uses Nesterov's momentum (residual ",
+    ),
+    "gradients summed": (optimizer(mean=False), "train", "max/rms"),
+}
+
+
+@pytest.mark.parametrize("trap", usually(TRAPS, "Adam's epsilon", "coupled decay", "gradients summed"))
+def test_what_people_get_wrong_with_optimizers(trap):
+    wrong, stage, says = TRAPS[trap]
+    found = course(replace(FEW, jax_optimizer=wrong))
+    red = {stage.name: stage.says for stage in found.stages if stage.status == "different"}
+    assert "train" in red
+    assert outcome(found)["loss"] == outcome(found)["schedule"] == "equal"
+    assert says in red[stage], red
+    assert red[stage].startswith("step ")
+    assert found.steps[-1].parameter_error > 1e-11
+
+
+def test_a_schedule_one_step_late():
+    found = course(replace(FEW, jax_schedule=lambda step: rate(step - 1)))
+    assert outcome(found) == {"loss": "equal", "optimizer": "equal", "schedule": "different", "train": "equal"}
+    assert "step 0: 0.004 in torch, 0 in jax" in found.stages[2].says
+
+
+def test_a_loss_over_another_number():
+    found = course(replace(FEW, jax_loss=lambda model, ids, targets: 2 * jax_loss(model, ids, targets)))
+    assert set(outcome(found).values()) == {"different", "equal"}
+    assert "the gradient differs already" in found.stages[1].says
+    assert found.stages[0].says.endswith("; jax's loss is 2 times torch's, and so are its gradients")
+
+
+def test_a_loss_that_is_nan():
+    found = course(replace(FEW, jax_loss=lambda model, ids, targets: jnp.nan * jax_loss(model, ids, targets)))
+    assert set(outcome(found).values()) == {"different", "equal"}
+    assert found.stages[0].says.startswith("step 0: ")
+    assert "nan in jax" in found.stages[0].says
+
+
+def test_a_rate_that_is_0_moves_nothing():
+    still = replace(FEW, torch_schedule=lambda optimizer: LambdaLR(optimizer, lambda step: 0.0))
+    found = course(replace(still, jax_optimizer=optax.MultiSteps(optax.sgd(0.0), PARTS), jax_schedule=None))
+    assert outcome(found)["optimizer"] == "failed"
+    assert "nothing moves" in found.stages[1].says
+    assert course(still).stages[1].says == "step 0: jax moves where torch's learning rate is 0"
+
+
+def test_a_tensor_that_torch_has_frozen():
+    theirs = TorchNet()
+    theirs.up.weight.requires_grad_(False)
+    assert course(FEW, theirs).stages[1].says.startswith("torch freezes up.weight; jax trains it; step 0: ")
+
+
+def test_sgd_with_gradients_summed_moves_twice_as_far():
+    def sgd(mean):
+        return optax.MultiSteps(optax.sgd(RATE), PARTS, use_grad_mean=mean)
+
+    base = replace(
+        FEW,
+        torch_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=RATE),
+        torch_schedule=None,
+        jax_schedule=None,
+        clip_norm=None,
+    )
+    assert outcome(course(replace(base, jax_optimizer=sgd(True)))) == dict.fromkeys(("loss", "optimizer", "train"), "equal")
+    assert "jax moves 2 times as far" in course(replace(base, jax_optimizer=sgd(False))).stages[1].says
+
+
+def test_clipping_without_the_1e_6_is_named_where_the_first_step_shows_it():
+    base = replace(FEW, torch_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=RATE), torch_schedule=None)
+    inner = optax.chain(optax.clip_by_global_norm(CLIP), optax.sgd(RATE))
+    wrong = optax.MultiSteps(inner, PARTS)
+    found = course(replace(base, jax_optimizer=wrong, jax_schedule=None))
+    assert "torch clips gradients by max / (norm + 1e-6); jax clips gradients by max / norm (residual " in found.stages[1].says
+
+
+def test_what_the_first_step_hardly_shows_is_named_where_it_grows():
+    ten = {"torch_loss": lambda *given: 10 * FEW.torch_loss(*given), "jax_loss": lambda *given: 10 * jax_loss(*given)}
+    base = replace(FEW, **ten)
+    wrong = replace(base, jax_optimizer=optimizer(clipping=optax.clip_by_global_norm))
+    assert {"optimizer": "different", "train": "different"}.items() <= outcome(found := course(wrong)).items()
+    cause = "torch clips gradients by max / (norm + 1e-6); jax clips gradients by max / norm (residual "
+    assert f"(tolerance 1e-09), but it grows: {cause}" in found.stages[1].says
+    assert set(outcome(course(base)).values()) == {"equal"}
+
+
+def moved_as(ours, theirs=None, **spec):
+    """What is said of an optimizer: of torch's Adam without decay and clipping, where no other is given."""
+    adam = theirs or (lambda model: torch.optim.Adam(model.parameters(), lr=RATE))
+    plain = {"torch_schedule": None, "jax_schedule": None, "clip_norm": None, "accumulate": 1, "batches": batches(5)}
+    found = course(replace(FEW, **{**plain, "torch_optimizer": adam, "jax_optimizer": ours, **spec}))
+    assert outcome(found)["loss"] == "equal"
+    return found.stages[1].says if outcome(found)["train"] == "different" else "equal"
+
+
+def rms_prop(model):
+    return torch.optim.RMSprop(model.parameters(), lr=RATE)
+
+
+def momentum(model):
+    return torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+
+
+def after_zeros(inner):
+    """Takes a gradient of zeros in before each, and moves twice."""
+
+    def update(gradients, state, parameters):
+        first, state = inner.update(jax.tree.map(jnp.zeros_like, gradients), state, parameters)
+        second, state = inner.update(gradients, state, parameters)
+        return jax.tree.map(jnp.add, first, second), state
+
+    return optax.GradientTransformation(inner.init, update)
+
+
+def stretched(step):
+    return RATE * jnp.minimum(1.0, (step + 2) / 10)
+
+
+MOVES = {
+    "the same": (optax.adam(RATE), {}, "equal"),
+    "RMSprop the same": (optax.rmsprop(RATE, 0.99, eps_in_sqrt=False), {"theirs": rms_prop}, "equal"),
+    "momentum the same": (optax.sgd(RATE, 0.9), {"theirs": momentum}, "equal"),
+    "RMSprop's epsilon": (
+        optax.rmsprop(RATE, 0.99),
+        {"theirs": rms_prop},
+        "behind the root: sqrt(x) + eps; jax adds epsilon under the root: sqrt(x + eps)",
+    ),
+    "RMSprop's decay": (
+        optax.rmsprop(RATE, eps_in_sqrt=False),
+        {"theirs": rms_prop},
+        "torch decay of squares 0.99; jax decay of squares 0.9 (residual",
+    ),
+    "gradients doubled": (
+        optax.chain(optax.scale(2.0), optax.adam(RATE, eps=1e-3)),
+        {"theirs": lambda model: torch.optim.Adam(model.parameters(), lr=RATE, eps=1e-3)},
+        "torch takes gradients as they are; jax takes gradients times 2 (residual",
+    ),
+    "gradients of zero": (
+        after_zeros(optax.adam(RATE)),
+        {},
+        "torch takes in one gradient a step; jax takes in a gradient of zeros before each (residual",
+    ),
+    "betas": (
+        optax.adam(RATE, b2=0.95),
+        {},
+        "but at step 1 the optimizers part, and the gradients are equal: torch betas 0.9 and 0.999; jax betas 0.9 and 0.95",
+    ),
+    "no momentum": (optax.sgd(RATE), {"theirs": momentum}, "torch has a momentum of 0.9; jax has no momentum"),
+    "a schedule that ends": (
+        optax.sgd(RATE),
+        {
+            "theirs": lambda model: torch.optim.SGD(model.parameters(), lr=RATE),
+            "torch_schedule": lambda optimizer: LambdaLR(optimizer, lambda step: float(step < 3)),
+        },
+        "at step 3 the optimizers part, and the gradients are equal: jax moves where torch's learning rate is 0",
+    ),
+    "one tensor farther": (
+        optax.chain(optax.sgd(RATE), optax.masked(optax.scale(3.0), lambda p: jax.tree.map(lambda x: x.shape == (WIDE,), p))),
+        {"theirs": lambda model: torch.optim.SGD(model.parameters(), lr=RATE)},
+        "jax moves tensors by other multiples of torch's moves: up.bias 3",
+    ),
+    "a rate that is NaN": (
+        optax.sgd(float("nan")),
+        {"theirs": lambda model: torch.optim.SGD(model.parameters(), lr=RATE)},
+        " entries by NaN or infinity",
+    ),
+    "a schedule stretched": (
+        optax.adam(stretched),
+        {"torch_schedule": lambda optimizer: LambdaLR(optimizer, factor)},
+        "at step 1 the optimizers part, and the gradients are equal: jax moves 0.75 times as far: a learning rate of 0.006 "
+        "where torch has 0.008",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", usually(MOVES, "the same", "gradients of zero", "betas", "a schedule stretched"))
+def test_what_parts_two_optimizers_at_any_step(case):
+    ours, given, says = MOVES[case]
+    assert says in (found := moved_as(ours, **given)), found
+
+
+@pytest.mark.parametrize(
+    ("ours", "says"),
+    [
+        (lambda step: step - 1, "jax is 1 step late"),
+        (lambda step: step + 2, "jax is 2 steps early"),
+        (lambda step: step // 2, "jax's schedule runs 2 times as slowly"),
+        (lambda step: 3 * step, "jax's schedule runs 3 times as fast"),
+    ],
+)
+def test_how_schedules_differ(ours, says):
+    def of(step):
+        return np.cos(np.clip(step, 0, 40) / 40)
+
+    steps = np.arange(20)
+    assert explain_schedule(of(steps), of(ours(steps))) == says
+    assert explain_schedule(of(steps), 0.5 * of(steps)) == "jax's rates are 0.5 times torch's"
+    assert explain_schedule(of(steps), np.sin(steps)) == ""
+
+
+REFUSED = {
+    "JAX drops nothing": ({"ours": Net(nnx.Rngs(0), rate=0.0)}, "torch drops out and JAX does not"),
+    "torch drops nothing": ({"theirs": TorchNet(rate=0.0)}, "4 of 4|2 of 2 dropout masks were not used by torch"),
+    "bfloat16 in the loss": (
+        {"learning": replace(FEW, jax_loss=lambda *given: jax_loss(*given).astype(jnp.bfloat16))},
+        r"loss: jax gave bfloat16\[\]; tier A compares one float64 number",
+    ),
+    "bfloat16 in the optimizer": (
+        {"learning": replace(FEW, jax_optimizer=optax.MultiSteps(optax.sgd(RATE), PARTS, accumulator_dtype=jnp.bfloat16))},
+        "keeps acc_grads.* in bfloat16, tier A compares float64",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_compared(case):
+    given, says = REFUSED[case]
+    with pytest.raises(JaxformerError, match=says):
+        course(**{"learning": FEW, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"batches": []}, "0 batches are not a whole number of steps of 2"),
+        ({"accumulate": 0}, "accumulate = 0"),
+        ({"clip_norm": 0.0}, "clip_norm = 0"),
+    ],
+)
+def test_settings_that_make_no_sense(given, says):
+    with pytest.raises(JaxformerError, match=says):
+        replace(LEARNING, **given)
+
+
+def test_the_models_stay_as_they_were():
+    theirs, ours = TorchNet().eval(), Net(nnx.Rngs(0))
+    ours.eval()
+    before = [p.detach().clone() for p in theirs.parameters()], jax.tree.leaves(ours)
+    course(FEW, theirs, ours)
+    assert not theirs.training
+    assert ours.dropout.deterministic
+    assert all(torch.equal(p, q) for p, q in zip(theirs.parameters(), before[0], strict=True))
+    assert all(p is q for p, q in zip(jax.tree.leaves(ours), before[1], strict=True))
+    assert torch.get_default_dtype() == torch.float32

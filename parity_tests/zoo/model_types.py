@@ -1,0 +1,122 @@
+"""Small models of transformers with random excited weights, of every model type: as it writes and as we load them."""
+
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+
+import jaxformer as jf
+from jaxformer.convert.families.bart import fairseq_sinusoids
+from jaxformer.convert.model_type import ModelType
+from jaxformer.convert.registry import MODEL_TYPES
+from jaxformer.nn.positions import sinusoid_blocks
+from jaxformer.parity.numerics.float64 import torch_float64
+from parity_tests.support.helpers import noise
+
+D, V, PAD, EOS, START = 12, 23, 1, 2, 3
+BERT = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
+SEQ2SEQ = {"vocab_size": V, "d_model": D, "encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": 22}
+SEQ2SEQ |= {f"{stack}_attention_heads": 3 for stack in ("encoder", "decoder")}
+SEQ2SEQ |= {f"{stack}_ffn_dim": 20 for stack in ("encoder", "decoder")}
+IDS = {"bos_token_id": 0, "eos_token_id": EOS, "pad_token_id": PAD}
+SEQ2SEQ |= IDS | {"decoder_start_token_id": START}
+GPT2 = {"vocab_size": V, "n_positions": 21, "n_embd": D, "n_layer": 2, "n_head": 3, "bos_token_id": 0, "eos_token_id": EOS}
+T5 = {"vocab_size": V, "d_model": D, "d_kv": 6, "d_ff": 20, "num_layers": 2, "num_heads": 3}
+T5 |= {"relative_attention_num_buckets": 6, "relative_attention_max_distance": 7} | IDS | {"decoder_start_token_id": START}
+
+MODERN = BERT | IDS | {"num_key_value_heads": 1, "head_dim": 6, "max_position_embeddings": 32}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 8}
+LLAMA3 |= {"low_freq_factor": 0.5, "high_freq_factor": 2.0}
+YARN = {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 8}
+YARN |= {"beta_fast": 1.0, "beta_slow": 0.1, "truncate": False}
+LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
+WINDOW, FULL = "sliding_attention", "full_attention"
+GEMMA = MODERN | {"sliding_window": 4, "query_pre_attn_scalar": 7}
+BASES = {WINDOW: {"rope_type": "default", "rope_theta": 30.0}, FULL: LINEAR}
+NEOX = BERT | IDS | {"hidden_size": 24, "max_position_embeddings": 32}
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2LMHeadModel", GPT2 | {"n_inner": 20, "layer_norm_epsilon": 1e-3, "activation_function": "relu"}),
+    "gpt2, untied": ("GPT2LMHeadModel", GPT2 | {"tie_word_embeddings": False}),
+    "gpt2, base": ("GPT2Model", GPT2),
+    "bert": ("BertModel", BERT | {"hidden_act": "gelu_new", "layer_norm_eps": 1e-4, "type_vocab_size": 3, "pad_token_id": 2}),
+    "bert, masked": ("BertForMaskedLM", BERT),
+    "bert, classes": ("BertForSequenceClassification", BERT),
+    "distilbert": ("DistilBertModel", {"vocab_size": V, "dim": D, "n_layers": 2, "n_heads": 3, "hidden_dim": 20}),
+    "roberta": ("RobertaModel", BERT | IDS | {"max_position_embeddings": 20}),
+    "xlm-roberta": ("XLMRobertaModel", BERT | IDS | {"max_position_embeddings": 20}),
+    "bart": ("BartForConditionalGeneration", SEQ2SEQ | {"scale_embedding": True}),
+    "bart, base": ("BartModel", SEQ2SEQ),
+    "marian": ("MarianMTModel", SEQ2SEQ | {"activation_function": "swish", "scale_embedding": True}),
+    "marian, two": ("MarianMTModel", SEQ2SEQ | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": V + 2}),
+    "mbart": ("MBartForConditionalGeneration", SEQ2SEQ),
+    "m2m_100": ("M2M100ForConditionalGeneration", SEQ2SEQ),
+    "t5": ("T5ForConditionalGeneration", T5),
+    "t5, untied": ("T5ForConditionalGeneration", T5 | {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
+    "mt5": ("MT5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),
+    "llama": ("LlamaForCausalLM", MODERN | {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True}),
+    "llama, base": ("LlamaModel", MODERN | {"tie_word_embeddings": True}),
+    "mistral": ("MistralForCausalLM", MODERN | {"sliding_window": 4, "rope_parameters": YARN}),
+    "mistral, all": ("MistralForCausalLM", MODERN | {"sliding_window": None, "rope_parameters": LINEAR}),
+    "qwen2": ("Qwen2ForCausalLM", MODERN | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}),
+    "qwen3": ("Qwen3ForCausalLM", MODERN | {"rope_parameters": YARN | {"attention_factor": 1.5}, "attention_bias": True}),
+    "gemma2": ("Gemma2ForCausalLM", GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma3_text": ("Gemma3ForCausalLM", GEMMA | {"layer_types": [FULL, WINDOW], "rope_parameters": BASES}),
+    "gpt_neox": ("GPTNeoXForCausalLM", NEOX | {"rotary_pct": 0.75}),
+    "gpt_neox, in turn": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": False, "attention_bias": False}),
+}
+
+
+class Case(NamedTuple):
+    """What is in a folder, as transformers loads it and as we do."""
+
+    kind: ModelType
+    folder: Path
+    torch: Any
+    jax: Any
+
+
+def make_case(name: str, folder: Path) -> Case:
+    """Write a model into the folder, and load it twice."""
+    cls = getattr(transformers, CASES[name][0])
+    model = jf.excite(cls(cls.config_class(**CASES[name][1])), seed=5)
+    if name == "t5, untied":
+        model.lm_head.weight = torch.nn.Parameter(torch.from_numpy(noise(V, D, seed=8)))
+    with torch.no_grad():
+        for biases in (it for key, it in model.named_buffers() if key == "final_logits_bias"):
+            biases.copy_(torch.from_numpy(noise(*biases.shape, seed=7)))
+    model.save_pretrained(folder)
+    kind = MODEL_TYPES[model.config.model_type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of heads that are not loaded, which other tests read
+        return Case(kind, folder, loaded(kind, folder), jf.load(folder))
+
+
+def loaded(kind: ModelType, folder: Path) -> Any:
+    """transformers' model of a folder; only stock attention has Gemma 2's soft cap."""
+    return getattr(transformers, kind.model).from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def in_float64(case: Case) -> Any:
+    """transformers' model in float64, with tables that are not rounded to float32."""
+    model = loaded(case.kind, case.folder).double()
+    with torch_float64():
+        tables = dict(type(model)(model.config).named_buffers())
+    for name in tables.keys() - model.state_dict().keys():
+        model.get_buffer(name).data = tables[name]
+    for stack in ("encoder", "decoder"):
+        if case.kind.name == "m2m_100":
+            positions = getattr(model.model, stack).embed_positions
+            positions.weights = torch.from_numpy(fairseq_sinusoids(*positions.weights.shape, PAD).array.copy())
+        if case.kind.name == "marian":
+            weight = getattr(model.model, stack).embed_positions.weight.requires_grad_(False)
+            weight.copy_(torch.from_numpy(sinusoid_blocks(*weight.shape)))
+    return model
+
+
+def ids(rows: int, length: int, seed: int) -> np.ndarray:
+    """Ids of which none is special."""
+    return np.random.default_rng(seed).integers(4, V, (rows, length)).astype(np.int32)

@@ -1,0 +1,96 @@
+"""What a token moves in memory: weights and cache are read where they lie, and a cache grows while it is filled."""
+
+import re
+from importlib import import_module
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxformer as jf
+from jaxformer.decoding.choose import make_choice
+from jaxformer.nn import stack
+from tests.tiny import quick_key, tiny_config
+
+CONTEXT, BATCH, PROMPT, SIZE = 176, 3, 16, 128
+CONFIG = tiny_config(context=CONTEXT, n_layers=3, d_ff=24, init="torch")
+MODULE = import_module("jaxformer.decoding.generate")
+capacities, _generate = MODULE.capacities, MODULE._generate
+
+
+@pytest.fixture(scope="module")
+def model():
+    return jax.tree.map(lambda leaf: 3 * leaf, jf.GPT(CONFIG, rngs=quick_key(1)))
+
+
+def loops_over_tokens(batch: int) -> list[tuple[str, int]]:
+    """The compiled loops in which tokens are written by a cache, and for how many it has room."""
+    text, scalar = jax.ShapeDtypeStruct((batch, PROMPT), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+    padding = jax.ShapeDtypeStruct((batch,), jnp.int32)
+    choice, ngram = make_choice(None, None, None, None, vocab_size=11, n_tokens=SIZE, size=SIZE)
+    traced = _generate.trace(jf.abstract(CONFIG), text, scalar, padding, scalar, choice, SIZE, ngram, False)
+    program = traced.lower(lowering_platforms=("cpu",)).compile().as_text()
+    found = []
+    for name in set(re.findall(r"body=%?([\w.\-]+)", program)):
+        body = whole_loop(program, name)
+        rooms = re.findall(rf"= f32\[{batch * CONFIG.kv_heads},(\d+),{CONFIG.head_width}\]", body)
+        if f"f32[{batch},{CONFIG.vocab_size}]" in body and rooms:
+            found.append((body, int(rooms[0])))
+    return found
+
+
+def whole_loop(program: str, name: str) -> str:
+    """What a turn of a loop does, and what the loops in it do."""
+    body = re.search(rf"^%?{re.escape(name)} .*?^}}", program, re.M | re.S).group(0)
+    return body + "".join(whole_loop(program, inner) for inner in re.findall(r"body=%?([\w.\-]+)", body))
+
+
+def made(body: str, *shape: int) -> list[str]:
+    """The operations of a loop that make a new float array of that shape, but those that write a row in place."""
+    size = ",".join(map(str, shape))
+    results = re.findall(rf"%([\w.\-]+) = f32\[{size}\]\S* (?!get-tuple-element|parameter|bitcast\()", body)
+    return [name for name in results if "dynamic-update-slice" not in name]
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="reads the CPU's program")
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), BATCH])
+def test_a_token_copies_neither_weights_nor_cache(batch, monkeypatch):
+    _generate.clear_cache()
+    rooms = capacities(jf.abstract(CONFIG), batch, PROMPT, PROMPT + SIZE)
+    loops = loops_over_tokens(batch)
+    assert sorted(room for _, room in loops) == rooms
+    for body, room in loops:
+        assert made(body, batch * CONFIG.kv_heads, room, CONFIG.head_width) == []
+        assert made(body, CONFIG.d_model, CONFIG.d_ff) == []
+
+    monkeypatch.setattr(MODULE, "take_layers_apart", lambda model: model)
+    _generate.clear_cache()
+    assert any(made(body, CONFIG.d_model, CONFIG.d_ff) for body, _ in loops_over_tokens(batch)), "slices are not seen"
+
+
+@pytest.mark.slow
+def test_a_growing_cache_writes_the_same(model, monkeypatch):
+    rooms = capacities(model, BATCH, PROMPT, PROMPT + SIZE)
+    assert rooms == sorted(set(rooms))
+    assert len(rooms) > 1
+    ids = np.random.default_rng(0).integers(0, 11, (BATCH, 9), dtype=np.int32)
+    valid = np.arange(9)[None] >= np.array([[0], [2], [5]])
+    _generate.clear_cache()
+    grown = jf.generate(model, ids, SIZE, valid=valid)
+    monkeypatch.setattr(MODULE, "capacities", lambda model, batch, least, most: [most])
+    _generate.clear_cache()
+    assert np.array_equal(grown, jf.generate(model, ids, SIZE, valid=valid))
+    assert len(np.unique(grown)) > 2
+
+
+def test_small_caches_do_not_grow():
+    preset = jf.preset("gpt2_small")
+    assert capacities(jf.abstract(preset), 1, 16, 272) == [272]
+    assert capacities(jf.abstract(preset), 16, 16, 1024)[-1] == 1024
+
+
+def test_layers_apart_are_the_same_layers(model):
+    apart = stack.take_layers_apart(model)
+    ids = np.array([[1, 2, 3, 4]])
+    assert np.allclose(apart(ids), model(ids), rtol=0, atol=1e-6)

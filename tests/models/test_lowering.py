@@ -1,0 +1,116 @@
+"""Programs lowered on this machine for others: what makes a CPU fast is in the CPU's program alone. Shapes only, no weights."""
+
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import ShapeDtypeStruct
+
+import jaxformer as jf
+from jaxformer.config.models import GPTConfig
+from jaxformer.config.presets import PRESETS
+from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.data.tasks import Pairs
+from jaxformer.training.losses import cross_entropy
+from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.pairs import pair_loss
+from jaxformer.training.step import train_state, train_step
+from parity_tests.support.helpers import usually
+
+pytestmark = pytest.mark.usefixtures("untyped")
+
+OPTIMIZER = make_optimizer(OptimizerConfig(name="adamw", learning_rate=1e-3, clip_norm=1.0), ScheduleConfig())
+SHALLOW = {name: replace(config, n_layers=min(config.n_layers, 2)) for name, config in PRESETS.items()}
+"""Two layers show what twelve do."""
+PLATFORMS = ("cpu", "cuda", "tpu")
+BATCH, LENGTH, WRITTEN = 2, 4, 2
+
+
+def key():
+    """Of a generator that is one operation on every platform; the default one is a loop on some, and loops are counted."""
+    return jax.random.key(0, impl="unsafe_rbg")
+
+
+def lowered(traced):
+    """Platform -> the program for it."""
+    return {platform: traced.lower(lowering_platforms=(platform,)).as_text() for platform in PLATFORMS}
+
+
+def loops_of(programs):
+    """The loops on CPU, and those elsewhere."""
+    loops = {platform: text.count("stablehlo.while") for platform, text in programs.items()}
+    assert loops["cuda"] == loops["tpu"]
+    return loops["cpu"], loops["cuda"]
+
+
+def next_token_loss(model, batch, key):
+    return cross_entropy(model(batch, key=key)[:, :-1], batch[:, 1:])
+
+
+OFTEN = usually(PRESETS, "gpt2_small", "transformer.base")
+"""The others differ from them in sizes and rates, or in a switch."""
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_a_train_step_has_the_tricks_of_its_platform(name):
+    config = SHALLOW[name]
+    ids = ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
+    is_gpt = isinstance(config, GPTConfig)
+    loss, batch = (next_token_loss, ids) if is_gpt else (partial(pair_loss, pad=0, smoothing=0.1), Pairs(ids, ids))
+
+    @jax.jit
+    def step(model, batch, key):
+        return train_step(train_state(model, OPTIMIZER), batch, key, loss=loss, optimizer=OPTIMIZER)
+
+    programs = lowered(step.trace(jf.abstract(config), batch, key()))
+    barriers = {platform for platform, text in programs.items() if "optimization_barrier" in text}
+    assert barriers == {"cpu"}, "the gradient of a weight is transposed by hand on CPU alone"
+    copies = {platform for platform, text in programs.items() if 'inlineable = "false"' in text}
+    assert copies == {"cpu"}, "what is transposed is copied by itself"
+    on_cpu, elsewhere = loops_of(programs)
+    assert on_cpu < elsewhere if config.n_layers > 1 else on_cpu == elsewhere, "layers are unrolled on CPU alone"
+
+
+class CaughtError(Exception):
+    """The compiled function was called with these arguments."""
+
+
+def decoded(monkeypatch, module, compiled, call):
+    """The programs of a compiled function of that module, with the arguments that `call` gives it."""
+    module = import_module(f"jaxformer.decoding.{module}")
+    original = getattr(module, compiled)
+
+    def catch(*args):
+        raise CaughtError(args)
+
+    monkeypatch.setattr(module, compiled, catch)
+    monkeypatch.setattr(module, "check_values", lambda model: None)
+    with pytest.raises(CaughtError) as caught:
+        call()
+    return lowered(original.trace(*caught.value.args[0]))
+
+
+@pytest.mark.parametrize("way", ["tokens", "beam"])
+@pytest.mark.parametrize("name", OFTEN)
+def test_decoding_is_lowered_for_every_platform(name, way, monkeypatch):
+    config = SHALLOW[name]
+    model, ids = jf.abstract(config), np.ones((BATCH, LENGTH), np.int32)
+    sampled = {"key": key(), "sampling": jf.SamplingConfig(top_k=2)}  # greedy is the same program with temperature 0
+    if isinstance(config, GPTConfig):
+        module, names = "generate", ("_generate", "_generate_beam")
+        calls = partial(jf.generate, model, ids, WRITTEN, **sampled), partial(jf.generate_beam, model, ids, WRITTEN, eos=0)
+    else:
+        module, names = "translation", ("_translate", "_translate_beam")
+        given = {"start": 1, "eos": 0}
+        calls = (
+            partial(jf.translate, model, ids, WRITTEN, **given, **sampled),
+            partial(jf.translate_beam, model, ids, WRITTEN, **given),
+        )
+    programs = decoded(monkeypatch, module, names[way == "beam"], calls[way == "beam"])
+    on_cpu, elsewhere = loops_of(programs)
+    encodes = not isinstance(config, GPTConfig) and config.n_layers > 1
+    assert on_cpu < elsewhere if encodes else on_cpu == elsewhere, "an encoder has no cache; what has one is rolled once"
