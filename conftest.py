@@ -7,8 +7,14 @@ import importlib.util
 import os
 import re
 import signal
+import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -35,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(_heed_interrupts())
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("XLA_FLAGS", QUICKLY)
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
     if FOLDER not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="jaxformer-tests-", ignore_cleanup_errors=True)
         os.environ |= {FOLDER: folder.name, LEAST: "0"}
@@ -52,9 +59,37 @@ def _heed_interrupts() -> Callable[[], None]:
     return restore
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first."""
+    """Long files first; of a test that is marked `first(n)`, the cases after the first n are slow."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
+    seen = Counter[tuple[Path, str]]()
+    for item in items:
+        mark = item.get_closest_marker("first")
+        if mark and not item.get_closest_marker("slow"):
+            test = item.path, getattr(item, "originalname", item.name)
+            seen[test] += 1
+            if seen[test] > mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_ir_context() -> Iterator[None]:
+    """Programs are lowered in one MLIR context, but for those that are lowered inside of another: to make one for each took a
+    seventh of the time."""
+    if "jax" not in sys.modules:
+        yield
+        return
+    from jax._src.interpreters import mlir
+
+    make = mlir.make_ir_context
+    shared = cache(make)
+
+    def context() -> Any:
+        return shared() if mlir.ir.Context.current is None else make()
+
+    with mock.patch.object(mlir, "make_ir_context", context):
+        yield
 
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None

@@ -54,7 +54,7 @@ TESTS = (
     "parity_tests/fast/test_gpt.py",
     "parity_tests/fast/test_hints.py",
     "parity_tests/fast/test_optimizers.py",
-    "parity_tests/fast/test_scan.py",
+    "parity_tests/quality/test_scan.py",
     "parity_tests/fast/test_unset_arrays.py",
     "tests/runs/test_checkpoint.py",
     "tests/models/test_generate.py",

@@ -206,7 +206,7 @@ def _check(side: Side, words: str, shape: Shape, sizes: Sizes) -> None:
 
 
 def _blocks(side: Side, sizes: Sizes, stride: int = 1) -> tuple[int, list[Block]]:
-    """Return the number of entries of a side whose last axis has this stride, and the position of each block."""
+    """Return a side's number of entries, and its blocks; `stride` is the distance between neighbours along its last axis."""
     total, found = 1, [Block(0, {})]
     for axis in reversed(side):
         length, own = 0, []

@@ -63,7 +63,7 @@ def _fitting(state: Mapping[str, Any], model: PyTree) -> str | None:
 
 
 def _check_model(model: Any) -> None:
-    """Raise InputError for a torch module, and for anything that holds no arrays, as a configuration."""
+    """Raise InputError for None, a torch module, or a tree with a leaf that is no array, as a configuration."""
     if model is None or _is_torch(model) or not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(model)):
         raise InputError(f"the model is {type_of(model)}; give a JAX model, or jaxformer.abstract(config)")
 

@@ -50,8 +50,8 @@ def attend_in_chunks(
     if scores <= MOST_SCORES or sequences * together == 1:
         return attend(q, k, v, mask, bias, rng)
     part = jax.checkpoint(attend, prevent_cse=False)
-    in_parts = along(SEQUENCES, sequences, along(HEADS, together, part))
-    return jax.lax.platform_dependent(q, k, v, mask, bias, rng, cpu=in_parts, default=attend)
+    in_chunks = along(SEQUENCES, sequences, along(HEADS, together, part))
+    return jax.lax.platform_dependent(q, k, v, mask, bias, rng, cpu=in_chunks, default=attend)
 
 
 def fewest_parts(of: int, scores: int) -> int:
@@ -64,7 +64,7 @@ def fewest_parts(of: int, scores: int) -> int:
 def along(axes: dict[str, int], parts: int, attend: Attend) -> Attend:
     """Return an `attend` that works in chunks along these axes, one after the other; arguments of size 1 there are shared."""
 
-    def in_parts(q, k, v, mask, bias, rng):
+    def in_chunks(q, k, v, mask, bias, rng):
         given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
         own: dict[str, Array | None] = {}
         own |= {name: cut(x, axes[name], parts) for name, x in given.items() if x is not None and x.shape[axes[name]] != 1}
@@ -75,7 +75,7 @@ def along(axes: dict[str, int], parts: int, attend: Attend) -> Attend:
         found = jnp.moveaxis(each(lambda part: attend(**shared, **part), own), 0, axes["q"])
         return found.reshape(q.shape[:-1] + v.shape[-1:])
 
-    return attend if parts == 1 else in_parts
+    return attend if parts == 1 else in_chunks
 
 
 def cut(x: Array, axis: int, parts: int) -> Array:

@@ -168,7 +168,7 @@ def timed(kind: str, number: int) -> Iterator[None]:
 def _without_collection() -> Iterator[None]:
     """Context manager that keeps the garbage collector from running.
 
-    `sys._current_frames` holds a lock of the interpreter, and a finalizer that wants it too would wait for ever (python/cpython#106883).
+    `sys._current_frames` holds a lock of the interpreter; a finalizer that needs it waits for ever (python/cpython#106883).
     """
     was_enabled = gc.isenabled()
     gc.disable()

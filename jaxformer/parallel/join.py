@@ -163,7 +163,7 @@ def begin_jax(found: Found, service: str, devices: int | None, wait: float) -> N
     if devices is not None:
         jax.config.update("jax_num_cpu_devices", devices)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which `signals` handles
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which `shutdown` handles
     print_on_first(found.seat)
     jax.distributed.initialize(
         relayed(service) if found.seat.number else service,

@@ -73,7 +73,7 @@ def rows_spec(shape: tuple[int, ...], sizes: dict[str, int], axes: tuple[str, ..
 
 
 def along_rows(tree: T) -> T:
-    """Constrain arrays `B T ...` in a compiled program to stay sharded along rows, whatever they are multiplied with."""
+    """Constrain arrays `B T ...` of a compiled program to a batch's sharding (`rows_spec`); without a mesh, leave them."""
     mesh = traced_for()
     if mesh is None:
         return tree

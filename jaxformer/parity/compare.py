@@ -59,7 +59,7 @@ def compare(
 
     The JAX model is a Flax NNX module, a pytree of modules such as Equinox's, or the parameters that `call_jax` gives to a
     Linen module or a plain function (see `tap`). `rules` tell which tensors correspond; tensors without a rule are matched by
-    value (see `match`).
+    value.
 
     `call_torch(model, *tensors)` and `call_jax(model, *arrays)` return one array, or several in a dict, a tuple or a dataclass:
     arrays of the same name are compared, else arrays of the same shape, in order. Tier A compares in float64; B also judges the

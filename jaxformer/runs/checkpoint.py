@@ -29,7 +29,7 @@ from jaxformer.parallel.placement import on_host
 from jaxformer.pytree import map_named, n_bytes, named_leaves
 from jaxformer.runs.folder import DAMAGED, LATER, METRICS, RunFolder, kept_states
 from jaxformer.runs.lock import check_held, own_path
-from jaxformer.runs.orbax_errors import damage, end_of_fault, quiet_orbax, read_from
+from jaxformer.runs.orbax_errors import damage, end_of_fault, read_from, silent_orbax
 from jaxformer.runtime.packages import extra_package
 from jaxformer.runtime.shutdown import cleaned_up
 from jaxformer.validation.fields import check_file
@@ -74,7 +74,7 @@ def digest_of(leaves: Mapping[str, Any]) -> str:
 
 def save_state(folder: Path, step: int, state: PyTree) -> None:
     """Write the state under its step; a crash leaves the older checkpoints as they are."""
-    with quiet_orbax():
+    with silent_orbax():
         if fault := _save(folder, step, state):
             end_of_fault()
     if fault:
@@ -126,7 +126,7 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
         return _load_step(folder, like, step, steps)
     faults: dict[int, str] = {}
     for step in reversed(steps):
-        with quiet_orbax():
+        with silent_orbax():
             found, fault = _attempt(folder, step, like)
             if fault:
                 end_of_fault()
@@ -145,7 +145,7 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
 
 def verdict(folder: Path, step: int) -> str:
     """Say if the state of a step is what was saved: whole, damaged, or not checked if an older version wrote it."""
-    with quiet_orbax():
+    with silent_orbax():
         if (found := _verdict(folder, step)).startswith("damaged"):
             end_of_fault()
     return found
@@ -173,7 +173,7 @@ def _verdict(folder: Path, step: int) -> str:
 def lost_lines(run: RunFolder, step: int) -> str:
     """Report metrics lines that were there when the state of this step was saved, and no longer are; '' if none are lost."""
     try:
-        with quiet_orbax():
+        with silent_orbax():
             described = orbax().metadata(_path(run.checkpoints, step)).custom_metadata or {}
     except Exception:  # `verdict` says what is wrong
         return ""
@@ -187,7 +187,7 @@ def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTre
     """Load the state of that step and no other."""
     if step not in steps:
         raise CheckpointError(f"{folder} holds no checkpoint of step {step}; it holds {', '.join(map(str, steps))}")
-    with quiet_orbax():
+    with silent_orbax():
         found, fault = _attempt(folder, step, like)
         if fault:
             end_of_fault()

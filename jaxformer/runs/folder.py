@@ -157,8 +157,8 @@ class RunFolder:
 
     @property
     def _has_other_files(self) -> bool:
-        """True if there are files that a run that ended before its manifest does not leave. With a manifest the folder is a
-        run's, whatever was put there since."""
+        """True if the folder has files besides AT_ONCE, which a run leaves that ended before its manifest. With a manifest the
+        folder is a run's, whatever was put there since."""
         with suppress(CheckpointError):
             if CONFIG in self.manifest.entries:
                 return False

@@ -18,7 +18,7 @@ LOGGERS = "", "absl", "asyncio"
 
 
 @contextmanager
-def quiet_orbax() -> Iterator[None]:
+def silent_orbax() -> Iterator[None]:
     """Context manager that silences orbax's logs and warnings."""
     logging.disable(logging.ERROR)
     try:
@@ -30,7 +30,7 @@ def quiet_orbax() -> Iterator[None]:
 
 
 def end_of_fault() -> None:
-    """Clean up inside `quiet_orbax` after orbax has failed: unfinished objects warn when collected, so collect them now.
+    """Clean up inside `silent_orbax` after orbax has failed: unfinished objects warn when collected, so collect them now.
 
     Its threads may hold some of these longer, so the loggers drop what they say of orbax from now on.
     """

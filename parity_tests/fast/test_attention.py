@@ -203,6 +203,7 @@ def attention_twins(name):
     return twins(*modules, X, causal(B, T), call=lambda module, x, mask: module(x, None, mask))
 
 
+@pytest.mark.first(20)
 @checks
 @pytest.mark.parametrize("name", [*SELF, *CROSS])
 def test_multi_head_attention(name, check):

@@ -55,6 +55,7 @@ def block_twins(name):
     return twins(Block(config, cross=cross), TorchBlock(config, cross=cross), *inputs)
 
 
+@pytest.mark.first(12)
 @checks
 @pytest.mark.parametrize("name", usually([*CASES, *CROSS], *list(CASES)[::2], "no feed-forward", *list(CROSS)[:1]))
 def test_block(name, check):

@@ -185,6 +185,7 @@ def test_other_weights_are_reported_and_the_rest_is_judged_on_torchs(sides):
     assert "1 of 37 tensors differ, first embed.token.weight" in report.stages[0].says
 
 
+@pytest.mark.slow
 def test_a_tensor_on_one_side_only(sides):
     model = build(gpt_config(n_layers=2, head_bias=True), rngs=jax.random.key(0))
     report = report_of(sides, model=model)
@@ -202,6 +203,7 @@ def test_a_model_that_fails_inside(sides):
     assert report.verdict.startswith("COULD NOT COMPARE: forward: jax in float64: RuntimeError: no such kernel (at ")
 
 
+@pytest.mark.slow
 def test_a_bug_and_then_a_failure_is_not_compared(sides, monkeypatch):
     plant, diverging, _ = PLANTED["gelu by tanh"]
     plant(monkeypatch)

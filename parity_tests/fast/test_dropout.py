@@ -122,6 +122,7 @@ def test_every_site_draws_once():
     assert shapes("gpt") == [(B, T, D), *[(B, N, T, T), (B, T, D), (B, T, F), (B, T, D)] * L]
 
 
+@pytest.mark.slow
 def test_every_site_of_both_stacks_draws_once():
     S, T, M = 17, 14, CONFIGS["encoder-decoder"].decoder.n_layers
     encoder = [(B, S, D), *[(B, N, S, S), (B, S, D), (B, S, F), (B, S, D)] * L]

@@ -71,6 +71,7 @@ def test_check_says_what_compare_says(sides, folder):
         assert str(later) == str(at_once)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("changes", "says"), [({}, "EQUAL: "), ({"attention_scale": 1 / 12}, "DIFFERENT: stack.blocks.0.attention: ")]
 )

@@ -57,6 +57,7 @@ def model_twins(name):
     return reference, Candidate(candidate.like, call_jax)
 
 
+@pytest.mark.first(4)
 @checks
 @pytest.mark.parametrize("name", usually(CONFIGS, *list(CONFIGS)[::2]))
 def test_equal(name, check):

@@ -151,6 +151,7 @@ def influence():
 ALL_OF_SOURCE, ALL_OF_TARGET = np.ones(S, bool), np.ones(T, bool)
 
 
+@pytest.mark.slow
 def test_the_future_has_no_influence_at_all(influence):
     assert not influence(ALL_OF_SOURCE, ALL_OF_TARGET)[0][np.triu_indices(T, 1)].any()
 

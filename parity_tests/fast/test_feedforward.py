@@ -47,6 +47,7 @@ def layer_twins(kind, gated, bias):
     return twins(ours.FeedForward(config), theirs.FeedForward(config), noise(B, T, D))
 
 
+@pytest.mark.first(16)
 @checks
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 @kinds

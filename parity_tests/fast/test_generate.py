@@ -65,6 +65,7 @@ def padded():
     return start, twin, text, valid, theirs.numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_padded_prompts(padded, way, float64):
     start, _, text, valid, theirs = padded
@@ -76,6 +77,7 @@ def test_padded_prompts(padded, way, float64):
     assert len(np.unique(theirs)) > 3
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing(padded, float64):
     start, _, text, valid, theirs = padded
     for row, real, said in zip(text, valid, theirs, strict=True):

@@ -83,6 +83,7 @@ def gpt_twins(name):
     return reference, type(candidate)(candidate.like, call_jax)
 
 
+@pytest.mark.first(12)
 @checks
 @pytest.mark.parametrize("name", usually(CONFIGS, *list(CONFIGS)[2:]))
 def test_equal(name, check):

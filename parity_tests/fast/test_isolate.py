@@ -97,6 +97,7 @@ def test_what_cannot_be_handed_over_is_refused():
         isolated(lambda p, x: two(p, x) if lock else None)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("side", "said"),
     [

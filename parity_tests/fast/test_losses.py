@@ -131,6 +131,7 @@ SURE = {
 }
 
 
+@pytest.mark.first(16)
 @pytest.mark.parametrize("case", SURE)
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_in_float32_value_and_gradient_are_as_accurate_as_torchs(rules, case):
@@ -231,6 +232,7 @@ def config(request):
 SEVERAL = "smoothed over all, weighted", "smoothed over the others but padding"
 
 
+@pytest.mark.first(12)
 @pytest.mark.parametrize(
     ("name", "most"),
     [

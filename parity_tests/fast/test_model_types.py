@@ -105,6 +105,7 @@ def test_output_and_gradients_are_torchs(name, case):
     check_gradients({key: mine[key] for key in wanted}, wanted)
 
 
+@pytest.mark.first(8)
 @pytest.mark.parametrize("name", OFTEN)
 def test_what_is_written_is_what_transformers_wrote(name, case, tmp_path):
     kind, folder, _, ours = case(name)
@@ -129,6 +130,7 @@ def told(cls: Any, folder: Path) -> list[set[str]]:
     return [set(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")]
 
 
+@pytest.mark.first(8)
 @pytest.mark.parametrize("name", OFTEN)
 def test_a_configuration_alone_is_enough_to_write(name, case, tmp_path):
     """Without the folder that it came from."""
@@ -175,6 +177,7 @@ def generated(model: Any, beams: int) -> np.ndarray:
     return found[:, 1 if seq2seq else source.shape[1] :].numpy()
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("name", WRITE)
 @pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_they_write_the_same(name, beams, case):

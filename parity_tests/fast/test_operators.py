@@ -65,6 +65,7 @@ def proposed(program: str) -> dict[str, list[Proposal]]:
     return found
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_proposals_are_data(program):
     several = [proposal for those in proposed(program).values() for proposal in those]
@@ -120,6 +121,7 @@ def not_found(program: str, operator: str, many: int = 1) -> list[str]:
     return [str(fixed(each).mutation) for each, jax in ports(program, operator, many) if not is_found(program, each, jax)]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("program", usually(PROGRAMS, "loss", "experts"))
 def test_what_a_port_does_is_found(program):
     missed = {operator: found for operator in proposed(program) if (found := not_found(program, operator))}

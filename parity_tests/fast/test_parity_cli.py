@@ -94,6 +94,7 @@ def test_different_and_explained_again(parity, tmp_path):
     assert said[-1].split(":")[0] in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.optimizers
 def test_trained_and_written(parity):
     sides = "ported_models:torch_model", "ported_models:jax_model", "--inputs", "ported_models:tokens", "--checks", "weights"

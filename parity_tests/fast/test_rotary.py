@@ -42,6 +42,7 @@ def config(**changes):
     return block_config(**{"head_dim": WIDTH, "rotary": "half", **changes})
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("windowed", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
 def test_rotations_equal_torchs(name, windowed):

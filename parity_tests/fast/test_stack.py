@@ -49,6 +49,7 @@ def cross_twins():
     return twins(Stack(CROSS, cross=True), TorchStack(CROSS, cross=True), X, MASK, MEMORY, MEMORY_MASK)
 
 
+@pytest.mark.first(8)
 @checks
 @pytest.mark.parametrize("run", RUNS)
 def test_however_it_runs_it_equals_torchs(run, check):

@@ -147,6 +147,7 @@ def model_twins(name):
     return reference, Candidate(candidate.like, call_jax)
 
 
+@pytest.mark.first(8)
 @checks
 @pytest.mark.parametrize("name", usually(CONFIGS, "gemma", "neox", "alibi", "t5's encoder-decoder"))
 def test_equal(name, check):
@@ -180,6 +181,7 @@ def left_padded(n):
     return tokens, valid[:, None, None], np.maximum(np.arange(n)[None] - padding, 0)
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("pieces", usually(PIECES, "pieces"))
 @pytest.mark.parametrize("name", usually(GPTS, "gemma", "neox"))
@@ -208,6 +210,7 @@ def test_cached_equals_uncached(name, pieces):
     check_float64("torch's logits", torch.cat(torch_logits, 1), reference)
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", usually(GPTS, "gemma", "alibi"))
 def test_what_it_writes_behind_padding_and_past_the_context(name):

@@ -102,6 +102,7 @@ def test_every_step_of_the_recipe_is_equal(schedule):
     assert len({batch[0].shape for batch in learning.batches}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_batch_in_parts_is_the_whole_batch(float64, parts):
     plain = recipe(embedding_dropout=0.0, residual_dropout=0.0)

@@ -87,6 +87,7 @@ def trimmed(tokens):
     return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
 
 
+@pytest.mark.first(1)
 @configs
 def test_greedy_equals_torchs(name):
     model, twin, source, valid = case(name)
@@ -123,6 +124,7 @@ def test_a_repetition_penalty_equals_torchs(name):
 SEARCHES = {name: (FIRST, beam) for name, beam in BEAMS.items()} | {"of the second model": (SECOND, BEAMS["three"])}
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("search", usually(SEARCHES, "three", "until nothing is better", "forced and suppressed"))
 def test_beams_equal_torchs(search):
     name, beam = SEARCHES[search]
@@ -135,6 +137,7 @@ def test_beams_equal_torchs(search):
         np.testing.assert_allclose(scores[row][found], [score for _, score in wanted], rtol=1e-12)
 
 
+@pytest.mark.first(1)
 @configs
 def test_width_1_is_greedy(name):
     model, _, source, valid = case(name)
@@ -142,6 +145,7 @@ def test_width_1_is_greedy(name):
     np.testing.assert_array_equal(tokens[:, 0], translate(model, source, N, start=START, eos=EOS, valid=valid))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", [FIRST])
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 1.5])
 def test_a_beam_wide_enough_finds_the_best_of_all(name, penalty):
@@ -168,6 +172,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all(name, penalty):
         np.testing.assert_allclose(scores[row, 0], totals.max(), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_longer_sequence_wins_with_a_higher_penalty():
     model, _, source, valid = case(FIRST)
 

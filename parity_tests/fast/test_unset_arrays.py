@@ -19,7 +19,7 @@ from jaxformer.parity.trace.jax_hooks import tap
 pytestmark = pytest.mark.foreign
 
 W, V = 6, 7
-HERE = r"\(at parity_tests/test_unset_arrays\.py:(\d+)\)"
+HERE = r"\(at parity_tests/fast/test_unset_arrays\.py:(\d+)\)"
 SAYS = rf"jax reads jnp\.empty, which is uninitialised since jax 0\.11 {HERE}; use jnp\.zeros"
 ROWS = np.random.default_rng(1).standard_normal((5, W)).astype(np.float32)
 

@@ -72,6 +72,7 @@ def test_padding_is_counted(buckets):
     assert buckets.padding == pytest.approx(1 - sum((side != PAD).sum() for side in tokens) / sum(side.size for side in tokens))
 
 
+@pytest.mark.slow
 def test_more_shapes_pad_less():
     random = np.random.default_rng(1)
     lengths = random.integers(3, 40, (2, 800))
@@ -125,6 +126,7 @@ def test_a_pair_longer_than_the_budget():
         made(([3, 52], [3, 52]))
 
 
+@pytest.mark.slow
 def test_multi30k_has_little_padding(multi30k):
     from jaxformer.data.parallel import encode_pairs, read_parallel
     from jaxformer.data.tokenizers import Tokenizer

@@ -99,6 +99,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "name", usually(FAULTS, "an exception", "stuck", "the coordinator is stopped", "a worker is killed", "SIGTERM")
 )

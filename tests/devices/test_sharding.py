@@ -32,16 +32,26 @@ from tests.eight_devices import TOYS, TRIED
 from tests.tiny import tiny_config
 
 
-@pytest.fixture(scope="module")
-def eight() -> dict:
+def seen(part: str) -> dict:
     """What eight_devices.py saw."""
     root = os.path.dirname(os.path.dirname(jaxformer.__file__))
     environment = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.eight_devices"]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.eight_devices", part]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Involuntary full rematerialization" not in done.stderr  # by XLA, which says so where it copies all to every device
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def eight() -> dict:
+    return seen("first")
+
+
+@pytest.fixture(scope="module")
+def more() -> dict:
+    """In a process of its own, and as long again."""
+    return seen("more")
 
 
 def test_training_on_a_mesh_is_training_on_one_device(eight):
@@ -51,12 +61,14 @@ def test_training_on_a_mesh_is_training_on_one_device(eight):
     assert eight["training"]["largest"] == 0.5
 
 
-def test_an_encoder_decoder_step_is_equal_in_every_activation_gradient_and_update(eight):
-    assert eight["pairs"].endswith("EQUAL: activations, loss, gradients, updates (tier A)"), eight["pairs"]
+@pytest.mark.slow
+def test_an_encoder_decoder_step_is_equal_in_every_activation_gradient_and_update(more):
+    assert more["pairs"].endswith("EQUAL: activations, loss, gradients, updates (tier A)"), more["pairs"]
 
 
-def test_a_step_of_the_users_own(eight):
-    right, wrong, forgets, bound, stale, lacks, *refused = eight["own steps"]
+@pytest.mark.slow
+def test_a_step_of_the_users_own(more):
+    right, wrong, forgets, bound, stale, lacks, *refused = more["own steps"]
     assert right == "EQUAL: loss, updates (tier A)", right
     assert wrong.startswith("DIFFERENT: updates: first model.embed"), wrong
     assert wrong.endswith(
@@ -222,8 +234,12 @@ def test_what_does_not_fit_is_refused_in_one_line(eight):
     ]
 
 
-def test_seeds_are_divided_over_devices(eight, refusal):
-    assert eight["seeds"] == [True, True, True]
+@pytest.mark.slow
+def test_seeds_are_divided_over_devices(more):
+    assert more["seeds"] == [True, True, True]
+
+
+def test_seeds_that_a_mesh_does_not_divide_are_refused(refusal):
     refused = refusal(dispatch, ["train", "qa", "--seeds", "6", "--mesh", "data=4"])
     assert refused == "seeds = 6 is not divided by data=4 of the mesh; give 8"
     refused = refusal(dispatch, ["train", "qa", "--seeds", "4", "--mesh", "data=2,tensor=2"])

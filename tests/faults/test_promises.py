@@ -34,6 +34,7 @@ def test_without_manifest_and_digest_flips_are_silent(tmp_path, monkeypatch):
     assert files.flips(24, tmp_path)
 
 
+@pytest.mark.slow
 @ORBAX_IS_LOUD
 def test_cuts(tmp_path):
     assert files.cuts(12, tmp_path) == []
@@ -75,6 +76,7 @@ def test_bombs(tmp_path):
     assert files.bombs(6, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_bomb_that_is_read_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "read_text", Path.read_bytes)
     assert any("was read" in wrong for wrong in files.bombs(5, tmp_path))

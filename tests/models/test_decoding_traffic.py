@@ -90,6 +90,7 @@ def test_small_caches_do_not_grow():
     assert capacities(jf.abstract(preset), 16, 16, 1024)[-1] == 1024
 
 
+@pytest.mark.slow
 def test_layers_apart_are_the_same_layers(model):
     apart = stack.take_layers_apart(model)
     ids = np.array([[1, 2, 3, 4]])

@@ -66,6 +66,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_without_jaxformer_it_is_the_same(folder, name, untyped):
     found, wanted = np.load(folder / f"{name}.npy"), np.asarray(WANTED[name]())
@@ -89,6 +90,7 @@ def test_a_text_that_is_too_long_is_refused_by_the_name_of_its_bound(folder, nam
         program.call(*(np.tile(array, 2) for array in given))
 
 
+@pytest.mark.slow
 def test_nan_is_no_token(tmp_path, untyped):
     broken = jax.tree.map(lambda leaf: leaf * np.nan, GPT)
     jf.export_generate(broken, tmp_path / "broken", 2, platforms=["cpu"])

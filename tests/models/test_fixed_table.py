@@ -84,6 +84,7 @@ def model():
     return build(CONFIG, rngs=quick_key(0))
 
 
+@pytest.mark.slow
 def test_a_step_trains_everything_but_the_table(model):
     optimizer = optax.adamw(0.1, weight_decay=0.1)
 

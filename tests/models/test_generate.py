@@ -53,6 +53,7 @@ def test_greedy_is_the_argmax_of_a_full_pass_each_time(model, scores, length):
     assert len(np.unique(said)) > 1
 
 
+@pytest.mark.slow
 def test_a_longer_answer_starts_with_the_shorter(model):
     long, short = (generate(model, prompt(3), n, key=KEY) for n in (20, np.int64(5)))
     assert np.array_equal(long[:, :5], short)
@@ -67,6 +68,7 @@ def test_the_key_decides(model):
     assert first.max() < 11
 
 
+@pytest.mark.slow
 def test_few_programs(model):
     _generate.clear_cache()
     for n in (1, 2, 15, 16):

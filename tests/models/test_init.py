@@ -178,6 +178,7 @@ def test_both_frameworks_start_every_tensor_from_the_same_distribution(config):
     assert all(ours[re.sub(r"blocks\.\d+", "blocks", name)] == found for name, found in theirs.items())
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("scheme", TABLES)
 def test_draws_follow_the_table(scheme):
     sizes = {"init": scheme, "d_model": 64, "d_ff": 256, "vocab_size": 300, "context": 50, "head_bias": True}
@@ -196,6 +197,7 @@ def test_draws_follow_the_table(scheme):
             assert (sample[0] != sample[1]).mean() > 0.99, name
 
 
+@pytest.mark.slow
 def test_a_draw_depends_on_key_and_name_alone():
     plain, again, other = drawn(), drawn(), drawn(seed=1)
     richer = drawn(gated=True, head_bias=True, norm="rms")

@@ -55,6 +55,7 @@ OFTEN = usually(PRESETS, "gpt2_small", "transformer.base")
 """The others differ from them in sizes and rates, or in a switch."""
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", OFTEN)
 def test_a_train_step_has_the_tricks_of_its_platform(name):
     config = SHALLOW[name]

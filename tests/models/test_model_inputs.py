@@ -106,6 +106,7 @@ def said(call: Callable[[], object]) -> str:
     return message
 
 
+@pytest.mark.first(20)
 @pytest.mark.parametrize("name", REFUSED)
 @sides
 def test_every_model_refuses(of, array, empty, name, untyped):

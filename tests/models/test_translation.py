@@ -28,6 +28,7 @@ def source(length: int, batch: int = 3) -> np.ndarray:
     return np.random.default_rng(length).integers(0, 7, (batch, length), dtype=np.int32)
 
 
+@pytest.mark.slow
 def test_few_programs(model):
     _translate.clear_cache()
     for n in (1, 15, 16):
@@ -42,6 +43,7 @@ def test_few_programs(model):
     assert _translate._cache_size() == 3  # another kind of key, once
 
 
+@pytest.mark.slow
 def test_few_programs_for_beams(model):
     _translate_beam.clear_cache()
     for beam in (BeamConfig(width=2), BeamConfig(width=2, length_penalty=-0.3, suppressed=(4,), early_stopping="never")):
@@ -58,6 +60,7 @@ def test_a_sample_is_decided_by_its_key(model):
     assert not np.array_equal(sampled(0), sampled(1))
 
 
+@pytest.mark.slow
 def test_padding_of_the_source_changes_nothing(model):
     text = source(9)
     wide = np.concatenate([np.full((3, 4), 6, np.int32), text, np.full((3, 8), 5, np.int32)], 1)

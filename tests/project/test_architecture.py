@@ -41,8 +41,8 @@ def order_in_parity() -> list[str]:
 
 
 def listed(docstring: str) -> list[str]:
-    """What a docstring lists, a line each."""
-    lines = re.split(r"only those before it|go the same way", docstring)[1].splitlines()
+    """What a docstring lists at its end, a line each."""
+    lines = docstring.rpartition("\n\n")[2].splitlines()
     return [match[1] for line in lines if (match := re.match(r"    (\w.*?)  +\w", line))]
 
 
@@ -50,6 +50,7 @@ def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+@cache
 def imports(path: Path, *, top_only: bool = False) -> set[str]:
     """Modules that a file imports; with `top_only`, those that importing the file imports."""
     found = set()

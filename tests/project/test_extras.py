@@ -89,6 +89,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named_with_the_extra_that_has_it(tmp_path):
     """One interpreter tells of all: it takes seconds to start."""
     lines = [

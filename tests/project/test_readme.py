@@ -163,6 +163,7 @@ LAST = {
 """What holds after the last line of a document."""
 
 
+@pytest.mark.first(1)
 @pytest.mark.torch
 @pytest.mark.parametrize("document", LAST)
 def test_python_blocks_run(document, small_gpt2, tmp_path, monkeypatch):

@@ -132,6 +132,7 @@ def test_resumed_equals_uninterrupted(folder, data, tmp_path):
         assert digest(load_weights(one, model)) == digest(load_weights(other, model))
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_after_its_last_step_is_finished(folder, tmp_path, refusal):
     run = tmp_path / "run"
     shutil.copytree(folder, run)
@@ -221,6 +222,7 @@ def test_each_source_is_translated_as_if_alone(say):
     assert together == [line for text in TEXTS if text for line in say(text)]
 
 
+@pytest.mark.slow
 def test_the_best_come_first(say):
     rows = [line.split("\t") for line in say("Katze singt", "Hund", "--n-best", "2")]
     assert len(rows) == 4

@@ -79,6 +79,7 @@ def test_the_folder_of_the_environment_is_used(tmp_path):
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path):
     (tmp_path / "file").touch()
     lines, written, read = answer(tmp_path / "file")

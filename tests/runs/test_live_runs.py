@@ -24,6 +24,7 @@ def run(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "run", {RUN: "abc"})
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_run_stays_the_same_one_without_its_settings(run, is_held):
     config, aside = run.path / "config.json", run.path.parent / "aside"
@@ -92,6 +93,7 @@ def test_what_is_somebodys_own_stays(run):
     assert [name for name in ours + theirs if (run.path / name).exists()] == [*theirs]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_folder_that_takes_the_name_is_not_written(run, monkeypatch, is_held):
     aside = run.path.parent / "aside"

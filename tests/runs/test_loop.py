@@ -134,6 +134,7 @@ def test_a_signal_saves_at_a_step_that_was_not_due(run):
     assert saved(run) == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_signal_to_a_run_that_cannot_be_saved_is_answered_all_the_same(run):
     """As where its folder was moved."""
 

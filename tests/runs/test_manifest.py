@@ -140,6 +140,7 @@ def test_evaluated_weights_that_were_changed_are_refused_and_a_run_goes_on_witho
     assert kept_steps(RunFolder(copy)) == [6]
 
 
+@pytest.mark.slow
 def test_changed_weights_are_written_again_once_they_are_removed(whole, copy):
     weights = copy / "weights.safetensors"
     flip(weights, 8 * weights.stat().st_size - 1)
@@ -216,6 +217,7 @@ def test_a_manifest_of_other_types(copy, values, why):
     assert str(caught.value) == f"{path} is damaged ({why}); put it back, or remove it: then no file is checked"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*has lost its manifest")
 def test_a_run_from_before_manifests_goes_on_and_gets_one(whole, copy):
     (copy / "manifest.json").unlink()

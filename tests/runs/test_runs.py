@@ -104,6 +104,7 @@ def test_the_configuration_reads_back_as_the_same_recipe(whole):
     assert recipe.model.attention_dropout == 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*has lost its manifest")
 def test_a_run_from_before_presets_were_renamed_and_had_a_precision_resumes(copy):
     config = json.loads((copy / "config.json").read_text())
@@ -118,6 +119,7 @@ def test_a_run_from_before_presets_were_renamed_and_had_a_precision_resumes(copy
     assert steps_of(copy) == [3, 6, 9]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_stopped_and_resumed_is_bit_for_bit_the_uninterrupted_run(whole, text_file, tmp_path, monkeypatch, number, code):
     out, handler = tmp_path / "stopped", signal.getsignal(number)
@@ -229,6 +231,7 @@ def test_resuming_with_another_text_is_refused(copy, text_file, tmp_path):
         shakespeare.main(["--resume", "--out", str(copy), "--steps", "9"])
 
 
+@pytest.mark.slow
 def test_a_text_may_lie_elsewhere_when_a_run_is_resumed(copy, whole, text_file, tmp_path):
     moved = shutil.copy(text_file, tmp_path / "moved.txt")
     config = json.loads((copy / "config.json").read_text())
@@ -317,6 +320,7 @@ def listed(folder: Path, capsys) -> tuple[int | None, list[str]]:
     return runs.main([str(folder)]), capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_folder_are_listed_with_their_checkpoints(copy, capsys):
     code, (name, older, newer) = listed(copy.parent, capsys)
     assert code == 0
@@ -339,6 +343,7 @@ def test_the_runs_of_a_folder_are_listed_with_their_checkpoints(copy, capsys):
     assert "manifest.json is damaged" in lines[0]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_a_link_to_nothing_is_listed(copy, capsys):
     (copy / "checkpoints/7").symlink_to("gone")
     code, (_, *lines) = listed(copy, capsys)
@@ -408,6 +413,7 @@ LOST = {
 }
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("aside", "lost"), LOST.values(), ids=LOST)
 def test_a_run_that_has_lost_every_checkpoint_is_told_in_every_way(whole, copy, text_file, capsys, aside, lost):
     remove_checkpoints(copy)
@@ -440,6 +446,7 @@ def test_a_saved_model_is_no_run(text_file, tmp_path, capsys):
     assert line.endswith("weights.safetensors is missing, and manifest.json names it; put it back, or save the model again")
 
 
+@pytest.mark.slow
 def test_resume_takes_the_step_that_is_named_or_none(whole, copy, monkeypatch):
     with pytest.raises(CheckpointError, match=r"checkpoints holds no checkpoint of step 5; it holds 4, 6$"):
         shakespeare.main(["--resume", "5", "--out", str(copy), "--steps", "9"])
@@ -489,6 +496,7 @@ def test_weights_that_were_removed_are_written_again(copy, whole):
     assert (copy / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_resumed_elsewhere_is_told(copy, monkeypatch):
     before = environment.environment()
     monkeypatch.setattr(environment, "environment", lambda: before | {"jax": "0.1", "cores": "96"})
@@ -533,6 +541,7 @@ class Failing(io.StringIO):
 STOPPED = "stopped at step 3, saved; continue with --resume --out "
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [(errno.EPIPE, 141, STOPPED), (errno.ENOSPC, 2, f"standard output: No space left on device; {STOPPED}")],
@@ -568,6 +577,7 @@ def test_a_run_that_is_not_begun_says_what_begins_it(text_file, tmp_path, capsys
             refused()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("resumes", [False, True])
 def test_stray_files_keep_no_run_from_beginning(whole, text_file, tmp_path, capsys, resumes):
     out, strays = tmp_path / "run", [".DS_Store", "checkpoints/.nfs0001", "checkpoints/notes/7"]

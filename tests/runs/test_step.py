@@ -52,6 +52,7 @@ def taken(steps, cuts, seed=7):
     return digest(state), int(state.step), float(value)
 
 
+@pytest.mark.slow
 def test_how_steps_are_cut_changes_nothing(steps):
     whole = taken(steps, [6])
     assert taken(steps, [1] * 6)[:2] == whole[:2]
@@ -62,6 +63,7 @@ def test_how_steps_are_cut_changes_nothing(steps):
     assert steps.run.args[0]._cache_size() == 1, "one compilation serves every n"
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_dispatch_is_the_mean_over_its_steps(steps):
     state, values = begin(), []
     for _ in range(4):
@@ -106,6 +108,7 @@ def batch():
     return draw_windows(DATA, quick_key(5), 3, CONFIG.context)
 
 
+@pytest.mark.slow
 def test_train_step_under_vmap_is_each_alone(batch):
     step = partial(train_step, loss=loss, optimizer=OPTIMIZER)
     states = [begin(seed) for seed in range(3)]
@@ -124,6 +127,7 @@ def gradient(batch):
     return model, jax.jit(jax.grad(lambda model: mean(*loss(model, batch, None))))(model)
 
 
+@pytest.mark.slow
 def test_gradients_of_single_examples_add_up(batch, gradient):
     model, whole = gradient
 

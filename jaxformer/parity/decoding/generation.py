@@ -89,7 +89,7 @@ def fed(found: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def compare_written(theirs: Written, ours: Written) -> Stage:
-    """Compare the ids of both sides, and find the first difference."""
+    """Compare the ids of both sides; report the first step that differs in the first row that differs."""
     shapes = theirs.ids.shape, ours.ids.shape
     if shapes[0] != shapes[1]:
         return Stage("generate", "different", f"torch wrote ids {list(shapes[0])}, jax {list(shapes[1])}")

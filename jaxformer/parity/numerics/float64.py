@@ -46,7 +46,7 @@ def _mode() -> Any:
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            """Return False: torch's compiler, which only a compiled model needs, takes a second to import."""
+            """Return False, so that torch does not wrap this mode with its compiler, whose import takes a second."""
             return False
 
         def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

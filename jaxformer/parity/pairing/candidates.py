@@ -86,7 +86,8 @@ class Assignment:
                         yield mine[0], others[0]
 
     def _beside(self) -> Iterator[Pair]:
-        """Yield pairs of equal values in modules that are known by other tensors: torch's tensor lies beside their partners."""
+        """Yield pairs among several of equal values: torch's tensor is the only one in a module of which another tensor is
+        already paired with one of the JAX module's."""
         beside: dict[str, set[tuple[str, tuple[int, int]]]] = defaultdict(set)
         for mine, (other, _) in self.pairs.items():
             beside[parent(mine.label)].add((parent(other.name), other.part[:2]))

@@ -110,14 +110,14 @@ def _largest(draws: Iterable[Perturbed]) -> Perturbed:
 
 def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bool) -> Perturbed:
     """Measure one perturbed run; with `alone`, each holder is given torch's own arrays."""
-    rerun = _Rerun(reference.calls, holders(reference) if alone else ())
+    replay = _Replay(reference.calls, holders(reference) if alone else ())
     with _perturbation(seed):
-        outputs, _, gradients = run_float64(module, reference.inputs, call, rerun, gradients=bool(reference.gradients))
+        outputs, _, gradients = run_float64(module, reference.inputs, call, replay, gradients=bool(reference.gradients))
     for i, (array, recorded) in enumerate(zip(outputs, reference.calls[CALL].output, strict=True)):
-        rerun.note(ArrayKey(CALL, "output", i), array, recorded)
+        replay.note(ArrayKey(CALL, "output", i), array, recorded)
     for name, gradient in gradients.items():
-        rerun.note(ArrayKey.gradient(name), gradient, reference.gradients[name])
-    return rerun.perturbed
+        replay.note(ArrayKey.gradient(name), gradient, reference.gradients[name])
+    return replay.perturbed
 
 
 def _perturbation(seed: int) -> Any:
@@ -157,7 +157,7 @@ def _perturbation(seed: int) -> Any:
     return torch_operations(run)
 
 
-class _Rerun:
+class _Replay:
     """Observer of a replay that measures the noise in each call's arrays; `fixed` calls are given torch's arrays again."""
 
     def __init__(self, records: Trace, fixed: Container[Site]):

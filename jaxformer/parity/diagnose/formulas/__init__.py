@@ -1,4 +1,4 @@
-"""Formulas that a module may have computed, one file per subject; a new formula or choice is added in its file alone."""
+"""Formulas that a module may have computed, one file per subject; phrases for their choices are in `words.py`."""
 
 from jaxformer.parity.diagnose.formulas import attention, layers, norms, placed_attention
 

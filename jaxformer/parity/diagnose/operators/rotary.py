@@ -180,7 +180,7 @@ def joins_pairs(op: Op) -> bool:
 
 
 def other_pairs(function: object, args: tuple[tuple[torch.Tensor, torch.Tensor]], kwargs: object, n: int) -> torch.Tensor:
-    """Compute (-b, a) of pairs of neighbours where torch's are of halves, or the other way round."""
+    """Compute rotate_half, (a, b) -> (-b, a), pairing units 2i and 2i + 1 where torch pairs i and i + d/2, or the reverse."""
     minus, plus = args[0]
     if "stack" in getattr(function, "__name__", ""):
         a, b = torch.stack([plus, -minus], -1).flatten(-2).chunk(2, -1)
@@ -208,7 +208,7 @@ def children(replay: Replay, rotary: Rotary) -> Iterator[Proposal]:
 
 
 def pairings(rotary: Rotary) -> Iterator[tuple[int, torch.Tensor, Tables | None]]:
-    """Orders of a head's units in which torch's pairs are other pairs, as (part, order, tables).
+    """Permutations of a head's units that turn torch's rotary pairs into another convention's, as (part, order, tables).
 
     1/part of a head is rotated; tables of None are torch's. The order alone does not change scores: queries and keys both have
     it.

@@ -47,7 +47,7 @@ def proposals(operations: list[Op]) -> Iterator[Proposal]:
 
 
 def chosen(op: Op) -> Iterator[Proposal]:
-    """Mutations of the values and places (indices) that are chosen, and of what is chosen."""
+    """Mutations of `topk`, `sort`, `max` and `min`: values or indices in another order, the smallest chosen, other indices."""
     if op.name not in CHOOSING or not isinstance(op.output, (tuple, list)) or len(op.output) != 2:
         return
     x, (values, places) = op.args[0], op.output

@@ -34,6 +34,7 @@ def few(request, monkeypatch):
     monkeypatch.setattr(chunked_attention, "AT_ONCE", int(request.param * N * T * S))
 
 
+@pytest.mark.first(8)
 @pytest.mark.usefixtures("few", "float64")
 @pytest.mark.parametrize(
     ("mask", "bias"), [*((mask, "none") for mask in MASKS), ("one for all", "one a sequence"), ("none", "one for all")]

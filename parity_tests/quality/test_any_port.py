@@ -232,14 +232,14 @@ def test_one_line_says_what_and_where(case):
     report = report_of(make())
     assert report.status == "failed"
     assert said in report.verdict
-    assert "parity_tests/fast/test_any_port.py:" in report.verdict
+    assert "parity_tests/quality/test_any_port.py:" in report.verdict
     assert "\n" not in report.verdict
     assert report.diverging == []
 
 
 def test_an_array_of_an_earlier_call_is_told():
     verdict = report_of((PARAMS, kept())).verdict
-    assert "an array that linear made (parity_tests/fast/test_any_port.py:" in verdict, verdict
+    assert "an array that linear made (parity_tests/quality/test_any_port.py:" in verdict, verdict
     assert "; the model kept it from an earlier call: compute it in every call" in verdict
 
 
@@ -250,7 +250,7 @@ def test_values_are_compared_where_gradients_cannot_be(case):
     assert status_of(report, "forward") == "equal", report.traceback
     assert status_of(report, "gradients") == "failed"
     assert said in report.verdict
-    assert "parity_tests/fast/test_any_port.py:" in report.verdict
+    assert "parity_tests/quality/test_any_port.py:" in report.verdict
     assert report_of((PARAMS, around(inner)), checks=("forward", "local")).status == "equal"
 
 
@@ -260,7 +260,7 @@ def test_other_values_are_different_where_gradients_cannot_be_taken():
     assert report.exit_code == 1
     (says,) = [stage.says for stage in report.stages if stage.name == "gradients"]
     assert "Pure callbacks do not support JVP" in says
-    assert "parity_tests/fast/test_any_port.py:" in says
+    assert "parity_tests/quality/test_any_port.py:" in says
     assert says.endswith("; the values differ already")
 
 
@@ -269,7 +269,7 @@ def test_torch_that_draws_random_numbers_is_told(draws):
     report = report_of((PARAMS, port), net(hidden=draws))
     assert report.status == "failed"
     assert (
-        "torch gives another output each time: it draws random numbers (at parity_tests/fast/test_any_port.py:"
+        "torch gives another output each time: it draws random numbers (at parity_tests/quality/test_any_port.py:"
         in report.verdict
     )
 
@@ -292,7 +292,7 @@ def test_jax_that_draws_random_numbers_is_told(made):
     report = report_of(made)
     assert report.status == "different"
     (says,) = [stage.says for stage in report.stages if stage.name == "forward"]
-    assert "jax draws random numbers (at parity_tests/fast/test_any_port.py:" in says
+    assert "jax draws random numbers (at parity_tests/quality/test_any_port.py:" in says
 
 
 HELD = np.random.default_rng(0)
@@ -301,9 +301,9 @@ HELD = np.random.default_rng(0)
 @pytest.mark.parametrize(
     ("draw", "where"),
     [
-        (lambda: np.random.normal(size=(B, V)), "parity_tests/fast/test_any_port.py:"),
-        (lambda: np.random.default_rng().normal(size=(B, V)), "parity_tests/fast/test_any_port.py:"),
-        (lambda: random.random(), "parity_tests/fast/test_any_port.py:"),
+        (lambda: np.random.normal(size=(B, V)), "parity_tests/quality/test_any_port.py:"),
+        (lambda: np.random.default_rng().normal(size=(B, V)), "parity_tests/quality/test_any_port.py:"),
+        (lambda: random.random(), "parity_tests/quality/test_any_port.py:"),
         (lambda: HELD.normal(size=(B, V)), "a numpy generator that the model holds"),
     ],
     ids=["numpy", "an unseeded generator", "random", "a held generator"],
@@ -322,7 +322,9 @@ def test_random_numbers_by_another_key_are_told():
         return port(params, x) + jax.random.normal(key, (B, V))
 
     report = report_of((PARAMS, call_jax), checks=("forward",))
-    says = "jax gives another output each time: it draws random numbers by another key (at parity_tests/fast/test_any_port.py:"
+    says = (
+        "jax gives another output each time: it draws random numbers by another key (at parity_tests/quality/test_any_port.py:"
+    )
     assert says in report.verdict
 
 
@@ -332,7 +334,7 @@ def test_code_that_ends_the_process_ends_the_comparison_alone(torch_ends):
     report = report_of((PARAMS, call_jax), twin, checks=("forward",))
     assert report.exit_code == 2
     assert report.verdict.startswith("COULD NOT COMPARE: forward: the code of a model ends the process with sys.exit(")
-    assert "; take that out (at parity_tests/fast/test_any_port.py:" in report.verdict
+    assert "; take that out (at parity_tests/quality/test_any_port.py:" in report.verdict
 
 
 @pytest.mark.parametrize("is_pure", [True, False])
@@ -394,7 +396,7 @@ CLOSED = {
 def test_what_is_not_looked_into_is_told(name):
     report = report_of(CLOSED[name](), checks=("forward",))
     (says,) = report.not_covered
-    assert says.startswith(f"calls inside of {name} (parity_tests/fast/test_any_port.py:")
+    assert says.startswith(f"calls inside of {name} (parity_tests/quality/test_any_port.py:")
     assert report.status == "equal"
 
 

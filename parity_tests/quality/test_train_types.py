@@ -40,6 +40,7 @@ def jax_loss(model, both, key):
     return cross_entropy(logits, targets)
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", ["gemma2", "t5"])
 def test_twenty_steps(name, tmp_path):

@@ -17,6 +17,7 @@ def loggers():
         logging.getLogger(name).removeFilter(is_not_orbax)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("file", "error", "said"),
     [

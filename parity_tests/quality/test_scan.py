@@ -239,6 +239,7 @@ ports = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.first(2)
 @ports
 def test_each_layer_has_rows_of_its_own(port):
     report = report_of(port, RIGHT)
@@ -247,6 +248,7 @@ def test_each_layer_has_rows_of_its_own(port):
     assert report.jax_only == []
 
 
+@pytest.mark.first(2)
 @ports
 def test_a_bug_in_one_layer_is_told_with_its_number(port):
     report = report_of(port, WRONG)
