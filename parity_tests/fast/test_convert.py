@@ -197,6 +197,7 @@ def test_half_precision_is_verified(dtype, to, bart, tmp_path, capsys):
     assert code == 0, lines
 
 
+@pytest.mark.slow
 def test_a_prompt_is_read_and_told_as_transformers_does(gpt2, tmp_path, capsys):
     """Special tokens are tokens, and a space before the first word that is written stays."""
     shutil.copytree(gpt2, tmp_path / "it")

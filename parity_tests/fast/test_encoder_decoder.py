@@ -106,6 +106,7 @@ def model_twins(name):
     return reference, Candidate(candidate.like, call_jax)
 
 
+@pytest.mark.first(4)
 @checks
 @pytest.mark.parametrize("name", usually(CONFIGS, list(CONFIGS)[2], LONGER))
 def test_equal(name, check):
@@ -208,6 +209,7 @@ def compiled(method):
     return jax.jit(method)
 
 
+@pytest.mark.first(3)
 @pytest.mark.usefixtures("float64")
 @pieces
 @remembered

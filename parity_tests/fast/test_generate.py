@@ -24,6 +24,7 @@ CONFIG = GPTConfig(vocab_size=23, context=19, d_model=12, n_layers=2, n_heads=3,
 GREEDY = SamplingConfig(temperature=0.0)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("prompt_length", [1, 7, 19, 25])
 def test_greedy_tokens_are_identical_past_the_context_too(prompt_length, float64):
     start = excite(abstract(CONFIG), seed=9)

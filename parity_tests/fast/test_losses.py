@@ -281,6 +281,7 @@ def test_a_loss_in_chunks_never_holds_all_logits(monkeypatch):
     assert chunked < whole / 8
 
 
+@pytest.mark.slow
 def test_the_loss_of_pairs_is_in_chunks(monkeypatch):
     model = abstract(EncoderDecoderConfig(vocab_size=2048, context=9, d_model=8, n_layers=1, n_heads=1, d_ff=0))
     batch = Pairs(jnp.ones((64, 2), jnp.int32), jnp.ones((64, 9), jnp.int32))

@@ -57,6 +57,7 @@ def test_mutants_have_distinct_names_and_known_cases():
     assert {mutant.case for mutant in MUTANTS} == set(CASES)
 
 
+@pytest.mark.slow
 def test_a_mutant_that_changes_nothing_survives():
     outcome = try_mutant(Mutant("the same GELU", GELU_AS_IT_IS))
     assert outcome.reached

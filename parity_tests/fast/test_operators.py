@@ -122,7 +122,7 @@ def not_found(program: str, operator: str, many: int = 1) -> list[str]:
 
 
 @pytest.mark.first(1)
-@pytest.mark.parametrize("program", usually(PROGRAMS, "loss", "experts"))
+@pytest.mark.parametrize("program", usually(PROGRAMS, "loss"))
 def test_what_a_port_does_is_found(program):
     missed = {operator: found for operator in proposed(program) if (found := not_found(program, operator))}
     assert missed == {}

@@ -42,6 +42,7 @@ def prompt(length: int, batch: int = 3) -> np.ndarray:
     return np.random.default_rng(length).integers(0, 11, (batch, length), dtype=np.int32)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("length", [1, 3, 7, 8, 9, 20])
 def test_greedy_is_the_argmax_of_a_full_pass_each_time(model, scores, length):
     ids, n = prompt(length), 20
@@ -176,6 +177,7 @@ def test_a_beams_window_does_not_slide(model):
         generate_beam(model, PROMPT, 6, BeamConfig(width=2))
 
 
+@pytest.mark.slow
 def test_without_a_key_the_likeliest_and_with_one_a_sample(model):
     assert np.array_equal(generate(model, PROMPT, 12), generate(model, PROMPT, 12, GREEDY))
     assert np.array_equal(generate(model, PROMPT, 12, key=KEY), generate(model, PROMPT, 12, SamplingConfig(), key=KEY))

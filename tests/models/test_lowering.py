@@ -95,6 +95,7 @@ def decoded(monkeypatch, module, compiled, call):
     return lowered(original.trace(*caught.value.args[0]))
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("way", ["tokens", "beam"])
 @pytest.mark.parametrize("name", OFTEN)
 def test_decoding_is_lowered_for_every_platform(name, way, monkeypatch):

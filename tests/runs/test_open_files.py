@@ -4,7 +4,7 @@ import re
 import resource
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -21,9 +21,9 @@ SAYS = rf"it takes up to {DESCRIPTORS} open files, and this process may open \d;
 @contextmanager
 def few_files(free: int):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with open("/dev/null") as probe:
-        lowest = probe.fileno()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + free, before[1]))
+    with ExitStack() as probes:  # the numbers that are free need not follow each other
+        last = max(probes.enter_context(open("/dev/null")).fileno() for _ in range(free))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1, before[1]))
     try:
         yield
     finally:

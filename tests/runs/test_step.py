@@ -72,6 +72,7 @@ def test_the_loss_of_a_dispatch_is_the_mean_over_its_steps(steps):
     assert taken(steps, [4])[2] == pytest.approx(np.mean(values), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_dispatch_is_the_pure_step_repeated(steps):
     state = begin()
     one = jax.jit(partial(train_step, loss=loss, optimizer=OPTIMIZER))
