@@ -391,6 +391,14 @@ def test_how_schedules_differ(ours, says):
 REFUSED = {
     "JAX drops nothing": ({"ours": Net(nnx.Rngs(0), rate=0.0)}, "torch drops out and JAX does not"),
     "torch drops nothing": ({"theirs": TorchNet(rate=0.0)}, "4 of 4|2 of 2 dropout masks were not used by torch"),
+    "torch's is no optimizer": (
+        {"learning": replace(FEW, torch_optimizer=lambda model: [*model.parameters()])},
+        "torch_optimizer returns a list; give a function that makes an optimizer, as lambda model",
+    ),
+    "a step that computes the loss again": (
+        {"learning": replace(FEW, torch_optimizer=lambda model: torch.optim.LBFGS(model.parameters()))},
+        "torch_optimizer makes an LBFGS, whose step computes the loss again",
+    ),
     "bfloat16 in the loss": (
         {"learning": replace(FEW, jax_loss=lambda *given: jax_loss(*given).astype(jnp.bfloat16))},
         r"loss: jax gave bfloat16\[\]; tier A compares one float64 number",
@@ -415,6 +423,8 @@ def test_what_cannot_be_compared(case):
         ({"batches": []}, "0 batches are not a whole number of steps of 2"),
         ({"accumulate": 0}, "accumulate = 0"),
         ({"clip_norm": 0.0}, "clip_norm = 0"),
+        ({"torch_optimizer": 1e-3}, "torch_optimizer = 0.001 cannot be called; give a function that makes an optimizer"),
+        ({"jax_optimizer": "adam"}, "jax_optimizer is a str; give one of optax, as optax.adamw"),
     ],
 )
 def test_settings_that_make_no_sense(given, says):

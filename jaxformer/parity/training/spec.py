@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import optax
 
-from jaxformer.errors import InputError
-from jaxformer.validation.fields import check_number, check_size
+from jaxformer.errors import InputError, type_of
+from jaxformer.validation.fields import check_function, check_number, check_size
 
 Batch = tuple[np.ndarray, ...]
+MAKES = "a function that makes an optimizer, as lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,9 @@ class TrainingSpec:
         check_size("accumulate", self.accumulate)
         if self.clip_norm is not None:
             check_number("clip_norm", self.clip_norm, 0, open_below=True)
+        check_function("torch_optimizer", self.torch_optimizer, MAKES)
+        if not (hasattr(self.jax_optimizer, "init") and hasattr(self.jax_optimizer, "update")):
+            raise InputError(f"jax_optimizer is {type_of(self.jax_optimizer)}; give one of optax, as optax.adamw(1e-3)")
         if not self.batches or len(self.batches) % self.accumulate:
             raise InputError(
                 f"{len(self.batches)} batches are not a whole number of steps of {self.accumulate}; give a multiple of it"

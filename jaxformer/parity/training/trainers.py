@@ -14,7 +14,7 @@ import optax
 from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_torch
-from jaxformer.errors import InputError, ParityError
+from jaxformer.errors import InputError, ParityError, type_of
 from jaxformer.parity.diagnose.formulas.optimizer_steps import Settings, settings_of
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
@@ -23,7 +23,7 @@ from jaxformer.parity.runs.load_weights import joined, load_jax, ready
 from jaxformer.parity.runs.training_mode import with_state
 from jaxformer.parity.trace.recorder import thawed
 from jaxformer.parity.training.shared_dropout import feed_masks, with_masks
-from jaxformer.parity.training.spec import Batch, TrainingSpec
+from jaxformer.parity.training.spec import MAKES, Batch, TrainingSpec
 from jaxformer.pytree import map_named, named_leaves
 from jaxformer.runtime.xla_options import exact
 
@@ -41,13 +41,27 @@ class StepSnapshot(NamedTuple):
     """Parameters after the step."""
 
 
+def _optimizer_of(spec: TrainingSpec, model: Any) -> Any:
+    """Make torch's optimizer; InputError if it is none, or needs the loss again in a step, as LBFGS."""
+    import torch
+
+    optimizer = spec.torch_optimizer(model)
+    if not (hasattr(optimizer, "step") and hasattr(optimizer, "param_groups")):
+        raise InputError(f"torch_optimizer returns {type_of(optimizer)}; give {MAKES}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InputError(
+            "torch_optimizer makes an LBFGS, whose step computes the loss again; give one that takes gradients alone"
+        )
+    return optimizer
+
+
 class TorchTrainer:
     """A copy of torch's model, in training mode, with its optimizer."""
 
     def __init__(self, model: Any, spec: TrainingSpec, *, float64: bool = True):
         self.spec, self.float64, own = spec, float64, thawed(copy.deepcopy(model).train())
         self.model = own.double() if float64 else own.float()
-        self.optimizer = spec.torch_optimizer(self.model)
+        self.optimizer = _optimizer_of(spec, self.model)
         self.scheduler = spec.torch_schedule(self.optimizer) if spec.torch_schedule else None
         self.names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if buffer.is_floating_point()}
