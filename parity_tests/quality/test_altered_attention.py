@@ -134,8 +134,7 @@ def sloped(p, x, valid, bug):
 MODULES = {"layer": (TorchLayer, layer), "shared": (TorchShared, shared), "sloped": (TorchSloped, sloped)}
 BUGS = {
     "layer: units first": "queries and keys and values as (heads, width)",
-    "layer: packed by head": "has queries, keys and values packed as (3, heads, width); jax as "
-    "by heads, then by which of the 3",
+    "layer: packed by head": "has queries, keys and values packed as (3, heads, width); jax as (heads, 3, width)",
     "layer: values for keys": "jax takes values for keys, keys for values",
     "layer: keys for queries": "jax takes keys for queries, queries for keys",
     "layer: not moved": "heads and positions of what is gathered",
