@@ -23,7 +23,7 @@ from jaxformer.runtime.child import Child, Outcome, exported, run_exported
 from jaxformer.runtime.xla_options import IN_FLAGS, cure
 
 SAME = 1e-11
-"""Largest relL2 between two compilations of one program in float64."""
+"""Largest relL2, in float64, between two compilations of one program, or a compiled program and its operations one by one."""
 LONGEST = 60.0
 """Seconds that a program may take in addition to ten times its duration with the workaround."""
 
@@ -104,10 +104,6 @@ def same(name: str, comparison: Comparison) -> float:
         return SAME
     rounding = 0.0 if low is None or host(low).shape != reference.output.shape else distance(host(low), reference.output)
     return FACTOR * rounding + 64 * UNIT_ROUNDOFF
-
-
-SAME = 1e-11
-"""Largest relL2 between a compiled program and its operations one by one, in float64."""
 
 
 def miscompiled(comparison: Comparison) -> str:

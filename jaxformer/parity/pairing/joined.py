@@ -11,7 +11,7 @@ from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece
 from jaxformer.parity.trace.call_sites import common_start, last, parent
 
 MOST_PARTS = 4
-"""Largest number of tensors in a join: the gates of an LSTM."""
+"""Largest number of tensors in a join, such as the gates of an LSTM, or of parts of one tensor."""
 
 
 def match_joined(known: Assignment) -> None:
@@ -71,9 +71,6 @@ def template_of(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     ends = {last(name) if parent(name) else "" for name in rest}
     end = f".{ends.pop()}" if len(ends) == 1 and ends != {""} else ""
     return f"{start}.{{part}}{end}".removeprefix("."), tuple(name.removesuffix(end) for name in rest)
-
-
-MOST_PARTS = 4
 
 
 def match_parted(known: Assignment) -> None:
