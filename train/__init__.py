@@ -1,1 +1,5 @@
-"""Entry points of the recipes in a checkout: `python -m train.NAME` is `jaxformer train NAME`."""
+"""Scripts of the recipes: presets, model and training of each. `python -m train.NAME` is `jaxformer train NAME`."""
+
+from jaxformer.cli.main import catch_interrupt
+
+catch_interrupt()  # before a script imports jax, which takes a second

@@ -21,7 +21,7 @@ from jaxformer.convert.safetensors import save_weights
 from jaxformer.models import abstract, build
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.pytree import map_named
-from jaxformer.recipes import reverse, shakespeare, translate
+from jaxformer.recipes import reverse, shakespeare, translate  # pyright: ignore[reportAttributeAccessIssue]  # train/*.py
 
 READY = 64
 """Number of batches that are made before anything is timed."""
@@ -109,7 +109,7 @@ def pairs(folder: Path, settings: dict[str, Any]) -> Training:
 def sentences(folder: Path, settings: dict[str, Any]) -> Training:
     """Make the training of an encoder-decoder on sentence pairs of several shapes."""
     from jaxformer.data.parallel import read_splits
-    from jaxformer.recipes.tokenizer import read_tokenizer
+    from jaxformer.recipes.sentences import make_buckets, read_tokenizer
 
     recipe = translate.PRESETS[settings["preset"]]
     if settings["short"]:
@@ -117,7 +117,7 @@ def sentences(folder: Path, settings: dict[str, Any]) -> Training:
     splits = read_splits(recipe.data if settings["data"] is None else (settings["data"],))
     tokenizer = read_tokenizer(recipe, splits.train)
     recipe = replace(recipe, model=replace(sized(recipe.model, settings, ids=False), vocab_size=tokenizer.vocab_size))
-    buckets, held_out = translate.make_buckets(recipe, tokenizer, splits)
+    buckets, held_out = make_buckets(recipe, tokenizer, splits)
     n_batches = 1 if settings["short"] else settings.get("n_batches", SENTENCE_BATCHES)
     ready = [as_numpy(buckets.batch(recipe.seed, step)) for step in range(n_batches)]
     save_weights(folder / WEIGHTS, drawn(recipe.model))

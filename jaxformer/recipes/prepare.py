@@ -9,16 +9,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rich.console import Console
-
 from jaxformer.cli.flags import parse, peek
 from jaxformer.config.configuration import from_dict, plain
 from jaxformer.config.settings import OptimizerConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.parallel.group import check_alike, from_first, is_first
-from jaxformer.runs.folder import NOT_BEGUN, RUN, RunFolder, kept_states, refuse_inside_a_run
+from jaxformer.runs.folder import NOT_BEGUN, RUN, RunFolder, free_folder, kept_states, refuse_inside_a_run
 from jaxformer.runs.metrics import Goal, is_last
-from jaxformer.runtime.stdio import standard_output
 from jaxformer.validation.fields import check_choice
 
 if TYPE_CHECKING:
@@ -182,9 +179,9 @@ def _keep_flags(folder: RunFolder, recipe: Any) -> None:
         folder.write_config(config | {"recipe": changed})
 
 
-def plain_console() -> Console:
-    """Return the console that recipes print to; if printing fails, a run in training is saved first."""
-    return Console(file=standard_output(), highlight=False, soft_wrap=True, markup=False, emoji=False)
+def run_path(recipe: Any, name: str) -> Path:
+    """Path of the run folder: --out, or the first free `runs/name-N`."""
+    return recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), name))))
 
 
 def check_vocabulary(arguments: Sequence[str], size: int, *names: str) -> None:

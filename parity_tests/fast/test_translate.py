@@ -27,7 +27,9 @@ from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
-from jaxformer.recipes.translate import PRESETS, Translate, make_buckets
+from jaxformer.recipes.sentences import make_buckets
+from jaxformer.recipes.settings import Translate
+from jaxformer.recipes.translate import PRESETS
 from jaxformer.training import pairs
 from jaxformer.training.losses import mean
 from jaxformer.training.optimizers import make_optimizer

@@ -18,7 +18,8 @@ from jaxformer.cli.parity import dump, explain
 from jaxformer.cli.parity.names import no_exit
 from jaxformer.errors import CheckpointError, InputError, JaxformerError
 from jaxformer.recipes.prepare import recipe_of
-from jaxformer.recipes.shakespeare import PRESETS, Shakespeare
+from jaxformer.recipes.settings import Shakespeare
+from jaxformer.recipes.shakespeare import PRESETS
 from jaxformer.runs.environment import differences
 from jaxformer.runs.folder import RunFolder
 from jaxformer.runtime.stdio import restore_streams

@@ -109,6 +109,12 @@ def test_a_package_imports_only_those_under_it():
     assert not above("jaxformer", order(), 1)
 
 
+def test_scripts_import_no_package_above_the_recipes():
+    found = {module.split(".")[1] for path in sources("train") for module in imports(path) if module.startswith("jaxformer.")}
+    assert {name for name in found if order()[name] > order()["recipes"]} == set()
+    assert "training" in found
+
+
 def test_inside_parity_too():
     assert not above("jaxformer/parity", {name: height for height, name in enumerate(order_in_parity())}, 2)
 

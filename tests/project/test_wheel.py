@@ -31,6 +31,8 @@ def test_the_wheel_installs_its_own_packages_alone(installed):
     held = {path.relative_to(installed) for path in installed.rglob("*") if path.is_file()}
     wanted = {path.relative_to(ROOT) for package in ("jaxformer", "torch_ref") for path in (ROOT / package).rglob("*")}
     assert held >= {path for path in wanted if path.suffix in (".py", ".css", ".js")}
+    scripts = {path.name for path in (ROOT / "train").glob("*.py") if path.name != "__init__.py"}
+    assert {path.name for path in (installed / "jaxformer/recipes").iterdir()} >= scripts > {"reverse.py"}
 
 
 def test_the_console_script_of_the_wheel_is_a_function(installed):

@@ -124,7 +124,7 @@ def test_a_run_from_before_presets_were_renamed_and_had_a_precision_resumes(copy
 def test_stopped_and_resumed_is_bit_for_bit_the_uninterrupted_run(whole, text_file, tmp_path, monkeypatch, number, code):
     out, handler = tmp_path / "stopped", signal.getsignal(number)
     with monkeypatch.context() as patch:
-        patch.setattr(shakespeare, "show_line", lambda *_, **__: os.kill(os.getpid(), number))
+        patch.setattr(shakespeare.EvaluationTable, "print", lambda *_, **__: os.kill(os.getpid(), number))
         with pytest.raises(StoppedError, match=rf"^stopped at step 3, saved; continue with --resume --out {out}$") as stop:
             shakespeare.main(flags(data=text_file, out=out, save_every=6))
     assert stop.value.exit_code == code
@@ -154,7 +154,7 @@ def test_a_command_that_is_printed_can_be_given(text_file, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     shakespeare.main([*flags(data=text_file, steps=3), "--out=-a run"])
     with monkeypatch.context() as patch:
-        patch.setattr(shakespeare, "show_line", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+        patch.setattr(shakespeare.EvaluationTable, "print", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(StoppedError) as stop:
             shakespeare.main(["--resume", "--out=-a run", "--steps", "9"])
     shakespeare.main(shlex.split(str(stop.value).split("continue with ")[1]))
@@ -549,7 +549,7 @@ STOPPED = "stopped at step 3, saved; continue with --resume --out "
 def test_where_standard_output_fails_the_run_is_saved_first(text_file, tmp_path, monkeypatch, refusal, error, code, said):
     output = Failing()
     monkeypatch.setattr(sys, "stdout", output)
-    monkeypatch.setattr(shakespeare, "show_line", lambda *_, **__: setattr(output, "error", error))
+    monkeypatch.setattr(shakespeare.EvaluationTable, "print", lambda *_, **__: setattr(output, "error", error))
     out = tmp_path / "run"
     arguments = flags(data=text_file, out=out, save_every=6, sample=1)
     assert refusal(shakespeare.main, arguments, code) == f"{said}{out}"
@@ -561,7 +561,7 @@ def test_where_standard_output_fails_the_run_is_saved_first(text_file, tmp_path,
 def test_a_run_that_is_not_begun_says_what_begins_it(text_file, tmp_path, capsys, monkeypatch, has_checkpoints):
     out, arguments = tmp_path / "run", flags(data=text_file, out=tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(shakespeare, "headline", lambda *_: 1 / 0)
+        patch.setattr(shakespeare, "print_headline", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             shakespeare.main(arguments)
     if has_checkpoints:
