@@ -39,7 +39,7 @@ SEEN = 1e-6
 TRIES = 12
 """So many proposals of an operator are replayed, at most, until one changes the array."""
 PATIENCE = 600.0
-"""Seconds of a search: a busy machine is not the search's fault."""
+"""Seconds of a search, and replays in proportion: what a small budget leaves out is not the operator's fault."""
 ELSEWHERE = {"dropout", "mask_rows", "overflow"}
 """Operators without proposals here: they need draws, lengths of rows or large numbers."""
 
@@ -104,8 +104,7 @@ def ports(program: str, operator: str, many: int) -> list[tuple[Proposal, np.nda
 
 def is_found(program: str, proposal: Proposal, jax: np.ndarray) -> bool:
     """Whether a search gives the proposal, or another mutation that gives jax's array, when it is replayed apart."""
-    session, here = Session(), replay(program)
-    session.seconds_left = PATIENCE
+    session, here = Session(seconds=PATIENCE), replay(program)
     with Budget(session) as budget:
         told = Search(here, here.wanted, jax, budget).diagnosis().candidates
     known = {each.mutation.key: each for those in proposed(program).values() for each in those}
