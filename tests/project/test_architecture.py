@@ -22,7 +22,15 @@ MODELS_OF_TORCH = {"torch_gpt.py", "train_torch.py", "generate_torch.py", "twin_
 """Files of `bench` that run in processes of torch's alone."""
 RUNS_TORCH = "diagnose"
 """The folder of what replays torch's code: imported where a torch model is at hand."""
-WITHOUT_TORCH = {"by_arrays", "formulas", "explainers.py", "evidence.py", "diagnosis.py", "mutation.py", "constants.py"}
+WITHOUT_TORCH = {
+    "by_arrays",
+    "formulas",
+    "explainers.py",
+    "evidence.py",
+    "diagnosis.py",
+    "mutation.py",
+    "numbers_and_orders.py",
+}
 """What of it is imported where torch is not."""
 HEAVY = ("torch", "transformers", "matplotlib", "tensorboardX", "sacrebleu")
 

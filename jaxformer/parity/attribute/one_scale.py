@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.values import SMALLER, factor_between, round_number
-from jaxformer.parity.diagnose.constants import say
 from jaxformer.parity.diagnose.mutation import Free
+from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.diagnose.solve import solved
 from jaxformer.parity.numerics.metrics import EXPLAINED, over
 from jaxformer.parity.runs.isolated import Isolated, Mismatch

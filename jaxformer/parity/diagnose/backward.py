@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from jaxformer.parity.diagnose.constants import ORDINALS
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.functions import is_real
 from jaxformer.parity.diagnose.mutation import Change, Proposal
 from jaxformer.parity.diagnose.nudges import of_reals
+from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.trace import Listing, Op, Rewrite
 from jaxformer.parity.numerics.float64 import torch_float64

@@ -19,13 +19,10 @@ from jaxformer.parity.diagnose.operators import (
     attention,
     axes,
     convolutions,
-    dropout,
     exchange,
     head_norms,
     indices,
-    layers,
     loops,
-    losses,
     mask_rows,
     masks,
     operations,
@@ -37,9 +34,9 @@ from jaxformer.parity.diagnose.operators import (
     recurrences,
     reroute,
     rotary,
-    routing,
     scales,
     tables,
+    training,
     wiring,
 )
 from jaxformer.parity.diagnose.replay import Replay
@@ -73,7 +70,7 @@ PARTS: tuple[OfOp, ...] = (recurrences.proposals, indices.proposals, permute.win
 SEVERAL = (
     permute.repeats,
     packing.proposals,
-    routing.proposals,
+    indices.choices,
     scales.proposals,
     placement.biases,
     loops.proposals,
@@ -120,10 +117,10 @@ class Registry:
     def kinds(self, runs: float) -> tuple[Kind, ...]:
         """Return the kinds in their order."""
         first = (
-            (self.of(losses.proposals), 1),
-            (self.of(dropout.proposals), 1),
+            (self.of(training.losses), 1),
+            (self.of(training.dropouts), 1),
             (self.of(parameters.constants), 1),
-            (self.of(layers.proposals, exchange.twins), 1),
+            (self.of(exchange.lists_of_layers, exchange.twins), 1),
         )
         last = ((self.in_runs(), 1), (self.of(parameters.in_one_layer), 1), (self.of(tables.proposals), 1))
         few = runs < OF_EACH * len(self.replay.operations)
@@ -135,7 +132,7 @@ class Registry:
             (self.states(), 1),
             *self.named(),
             (self.of(parameters.readings), 1),
-            (self.of(layers.children, placement.activations), 2),
+            (self.of(exchange.children, placement.activations), 2),
             (self.of(placement.all_norms, wiring.arguments), 2),
             (self.of(placement.one_norm), 1),
             (self.of(pairs.everywhere, parameters.in_groups), 1),
@@ -150,7 +147,7 @@ class Registry:
         """Return the kinds with most of them merged in turns: the budget does not allow all proposals."""
         plain = self.kind_by_kind()
         known = itertools.chain(
-            self.of(layers.children, placement.activations),
+            self.of(exchange.children, placement.activations),
             self.wiring(),
             self.of(placement.all_norms, wiring.arguments, exchange.proposals),
         )
