@@ -19,7 +19,7 @@ from jaxformer.errors import JaxformerError
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract, build
 from jaxformer.nn import attention, blocks, embeddings, feedforward, norms
-from jaxformer.parity.attribute import gradients
+from jaxformer.parity.attribute import values_and_gradients
 from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.inputs import probe
@@ -207,7 +207,9 @@ def test_a_model_that_fails_inside(sides):
 def test_a_bug_and_then_a_failure_is_not_compared(sides, monkeypatch):
     plant, diverging, _ = PLANTED["gelu by tanh"]
     plant(monkeypatch)
-    monkeypatch.setattr(gradients, "wrong_gradients", lambda *given: (_ for _ in ()).throw(RuntimeError("no gradient")))
+    monkeypatch.setattr(
+        values_and_gradients, "wrong_gradients", lambda *given: (_ for _ in ()).throw(RuntimeError("no gradient"))
+    )
     report = report_of(sides, checks=CHECK_NAMES)
     assert [module.jax for module in report.diverging] == diverging
     assert report.exit_code == 2

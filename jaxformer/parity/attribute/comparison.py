@@ -22,10 +22,10 @@ from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.runs.load_weights import Candidate, filled, has_shapes_alone, with_idle
 from jaxformer.parity.runs.session import SECONDS, Session
 from jaxformer.parity.runs.trace import Traced, trace
-from jaxformer.parity.runs.training_mode import InTraining, with_training
+from jaxformer.parity.runs.training_mode import JaxInTraining, with_training
 from jaxformer.parity.runs.unusual_orders import resolve
-from jaxformer.parity.trace.recorder import TorchState, without_ignored
 from jaxformer.parity.trace.reference import Call, Reference, Tier
+from jaxformer.parity.trace.torch_hooks import TorchState, without_ignored
 from jaxformer.runtime.xla_options import exact
 
 Need = Literal["forward", "isolated", "gradients", "coverage", "low precision"]
@@ -104,7 +104,7 @@ class Comparison:
         rules, shapes = self.rules or NO_RULES, has_shapes_alone(self.like)
         found, call = (identify_shapes if shapes else identify)(self.state, self.like, rules), self.call
         if self.in_training:
-            call = InTraining(call)
+            call = JaxInTraining(call)
         if not shapes:
             found = resolve(found, rules, lambda: self.reference, call)
         return with_idle(found, lambda: self.reference, call)

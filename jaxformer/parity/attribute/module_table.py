@@ -6,8 +6,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from jaxformer.parity.attribute.after_taps import Blame
-from jaxformer.parity.attribute.consequences import is_handed_on, without_consequences
+from jaxformer.parity.attribute.blame import Blame, is_handed_on, without_consequences
 from jaxformer.parity.attribute.one_scale import one_scale
 from jaxformer.parity.diagnose.by_arrays.norms import may_be_float32
 from jaxformer.parity.diagnose.diagnosis import Diagnosis, sentence

@@ -21,7 +21,7 @@ from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.pairing.placement import OneSided
 from jaxformer.parity.runs.load_weights import joined, load_jax, ready
 from jaxformer.parity.runs.training_mode import with_state
-from jaxformer.parity.trace.recorder import thawed
+from jaxformer.parity.trace.torch_hooks import thawed
 from jaxformer.parity.training.shared_dropout import feed_masks, with_masks
 from jaxformer.parity.training.spec import MAKES, Batch, TrainingSpec
 from jaxformer.pytree import map_named, named_leaves
