@@ -12,7 +12,7 @@ import numpy as np
 import torch_ref.models
 from jaxformer.cli.flags import parse, run
 from jaxformer.config.blocks import Activation, Norm, NormPosition, Projections, RematPolicy
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig, Positions
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import ParityError

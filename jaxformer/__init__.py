@@ -37,7 +37,7 @@ TYPE_CHECKING = False  # importing typing takes time, in which a command could n
 if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.checkpoints.opened import load as load
     from jaxformer.checkpoints.written import save as save
-    from jaxformer.config.fixed_table import FixedTable as FixedTable
+    from jaxformer.config.configuration import FixedTable as FixedTable
     from jaxformer.config.models import EncoderConfig as EncoderConfig
     from jaxformer.config.models import EncoderDecoderConfig as EncoderDecoderConfig
     from jaxformer.config.models import GPTConfig as GPTConfig
@@ -94,7 +94,7 @@ __version__ = "0.1.0"
 PUBLIC = {
     "checkpoints.opened": "load",
     "checkpoints.written": "save",
-    "config.fixed_table": "FixedTable",
+    "config.configuration": "FixedTable",
     "config.models": "EncoderConfig EncoderDecoderConfig GPTConfig",
     "config.presets": "preset",
     "config.settings": "BeamConfig OptimizerConfig SamplingConfig ScheduleConfig",

@@ -36,8 +36,8 @@ def main(arguments: list[str]) -> int:
     """Convert, print the table of tensors and the verdicts, and return the exit code."""
     flags = parse(Convert, arguments, prog="jaxformer convert")
     use_cache(flags.cache)
-    from jaxformer.checkpoints.conversion import convert
     from jaxformer.checkpoints.describe import tensor_table
+    from jaxformer.checkpoints.written import convert
 
     wanted = {"family": flags.family, "dtype": flags.dtype, "verifiable": flags.verify}
     done = convert(flags.source, flags.out, flags.to, **wanted)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 from jaxformer.decoding import Hypotheses, generate, generate_beam, translate, translate_beam

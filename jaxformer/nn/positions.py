@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 
 
 def sinusoid(n_positions: int, d_model: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.nn.embeddings import Embedding, InputEmbedding
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import torch_ref.models as torch_models
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.config.presets import preset
 from jaxformer.decoding import translate
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch

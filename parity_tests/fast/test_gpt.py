@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torch_ref.models as torch_models
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.config.presets import preset
 from jaxformer.evaluation.ladder import call_jax, call_torch, load_torch
 from jaxformer.models import abstract

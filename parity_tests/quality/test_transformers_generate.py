@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers.generation import utils
 
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.convert.families.bart import BART, MARIAN

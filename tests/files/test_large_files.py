@@ -25,7 +25,7 @@ READERS = {
     "model.safetensors.index.json": lambda folder: weight_map(folder / "model.safetensors.index.json"),
     archive.MANIFEST: archive.load,
     "described.json": lambda folder: read_config(folder / "described.json"),
-    "report.json": lambda folder: explain.main([str(folder / "report.json")]),
+    "report.json": lambda folder: explain([str(folder / "report.json")]),
     "tinyshakespeare.txt": lambda folder: corpora.read_corpus("tinyshakespeare"),
     "special_tokens_map.json": lambda folder: write_tokenizer(cast(Opened, SimpleNamespace(place=folder)), folder / "copy"),
     "metrics.jsonl": lambda folder: RunFolder(folder).metrics,

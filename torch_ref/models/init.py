@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config.initialisers import Initialiser, initialisers
-from jaxformer.config.models import ModelConfig
+from jaxformer.config.models import Initialiser, ModelConfig, initialisers
 from torch_ref.nn.embeddings import Embedding
 from torch_ref.nn.head import Head
 from torch_ref.nn.relative_bias import RelativeBias

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 
 
 def sinusoid(n_positions: int, d_model: int) -> Tensor:
