@@ -19,7 +19,7 @@ from jaxformer.errors import ParityError
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.validation.fields import check_size
 

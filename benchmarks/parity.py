@@ -20,7 +20,7 @@ from jaxformer.evaluation.training_cases import TrainingCase, compare_twins
 from jaxformer.models import abstract
 from jaxformer.parity.attribute.low_precision import check_output32
 from jaxformer.parity.numerics.metrics import check_gradients, difference
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.trace.reference import run_torch
 from jaxformer.parity.training.compare import check_training

@@ -47,7 +47,7 @@ class InputFlags:
             raise InputError("the models have no inputs; give --vocab for token ids, or --inputs package.module:function")
         check_size("vocab", self.vocab)
         check_size("length", self.length, least=4)
-        from jaxformer.parity.probe.inputs import probe
+        from jaxformer.parity.probe import probe
 
         return probe(self.vocab, 5, self.length, seed=0)[:1]
 

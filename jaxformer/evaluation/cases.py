@@ -18,8 +18,7 @@ from jaxformer.models import Model, abstract
 from jaxformer.nn.positions import sinusoid
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 
 
 @dataclass(frozen=True, kw_only=True)

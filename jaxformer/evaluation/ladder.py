@@ -24,7 +24,7 @@ from jaxformer.nn import masks
 from jaxformer.parity.attribute.low_precision import check_output32
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import Error, check_float64, check_gradients, same_bits
-from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe import probe
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.trace.reference import Reference
 

@@ -32,7 +32,7 @@ from jaxformer.evaluation.outcome import Outcome, first_failure, passed, table_r
 from jaxformer.evaluation.training_cases import check_twins32, compare_twins
 from jaxformer.models import abstract
 from jaxformer.parity.compare import check, record_torch
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.trace.reference import Reference, Tier

@@ -9,10 +9,10 @@ from jaxformer.config.models import ModelConfig
 from jaxformer.config.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import Model, abstract
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.training.compare import check_training32, compare_training
-from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.training.step_comparison import TrainingResult
+from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.pytree import map_named
 from jaxformer.training import losses, optimizers, schedules
 

@@ -17,7 +17,7 @@ from jaxformer.parity.decoding import compare_generation
 from jaxformer.parity.isolate import first_crash, isolated
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.metrics import TOLERANCES, error, over
-from jaxformer.parity.probe.inputs import never_passed
+from jaxformer.parity.probe import never_passed
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.runs.load_weights import Candidate
@@ -34,7 +34,7 @@ from jaxformer.parity.trace.source_lines import line_of, untold
 from jaxformer.parity.trace.suspect_operations import torch_draws
 from jaxformer.parity.trace.torch_hooks import TorchState, one_if_small, torch_state
 from jaxformer.parity.training.compare import compare_training
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.parity.validate import Mode, check_later, checked_jax, checked_seconds, checked_torch, evaluating
 from jaxformer.validation.fields import check_choice, check_path
 

@@ -22,8 +22,7 @@ from jaxformer.nn import attention, blocks, embeddings, feedforward, norms
 from jaxformer.parity.attribute import values_and_gradients
 from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named
 from parity_tests.support.helpers import V, gpt_config, seq2seq_config, usually

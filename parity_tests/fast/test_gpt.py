@@ -16,8 +16,7 @@ from jaxformer.models import abstract
 from jaxformer.nn.cache import empty_cache
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 from jaxformer.pytree import map_named
 from parity_tests.support.helpers import (
     B,

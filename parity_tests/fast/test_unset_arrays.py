@@ -13,7 +13,7 @@ from jax.lax import empty
 
 from jaxformer.parity.compare import check, compare, dump
 from jaxformer.parity.numerics import jax_operations
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign

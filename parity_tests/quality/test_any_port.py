@@ -17,7 +17,7 @@ from flax import linen, nnx
 from jax.experimental import io_callback
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.suspect_operations import generators
 

@@ -19,7 +19,7 @@ from jaxformer.errors import JaxformerError
 from jaxformer.parity.diagnose.formulas.optimizer_steps import explain_schedule
 from jaxformer.parity.report.report import plot_training
 from jaxformer.parity.training.compare import compare_training
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.training.optimizers import clip
 from parity_tests.support.helpers import usually
 

@@ -10,7 +10,7 @@ from jaxformer.convert.rules import Family, Rule
 from jaxformer.errors import InputError
 from jaxformer.parity.compare import compare
 from jaxformer.parity.decoding import compare_generation, compare_steps, run_steps
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import D, N, V, usually
 from parity_tests.zoo.others import SmallGPT
 

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from torch.nn import functional
 
 from jaxformer.parity.compare import compare, record_torch
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.runs.gradients_of_weights import gradients_from
 from jaxformer.parity.trace.call_sites import ArrayKey, Site
 from parity_tests.support.helpers import noise

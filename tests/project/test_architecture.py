@@ -122,7 +122,7 @@ def test_inside_parity_too():
 
 
 def above(folder: str, heights: dict[str, int], depth: int) -> list[str]:
-    """'nn/head.py imports jaxformer.models.gpt': imports of packages that stand above the importing one."""
+    """'nn/stack.py imports jaxformer.models.gpt': imports of packages that stand above the importing one."""
     found = []
     for path in sources(folder):
         mine = path.relative_to(ROOT / folder).parts[0].removesuffix(".py")

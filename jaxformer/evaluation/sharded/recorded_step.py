@@ -24,7 +24,7 @@ from jaxformer.models import GPT, EncoderDecoder, Model, abstract
 from jaxformer.parallel.placement import Table, along_rows, as_placed
 from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, error, is_null, over, rms
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.call_records import arrays_in
 from jaxformer.parity.trace.call_sites import Site
 from jaxformer.parity.trace.jax_hooks import RUN_ONCE, watch_jax

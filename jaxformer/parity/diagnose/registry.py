@@ -23,7 +23,6 @@ from jaxformer.parity.diagnose.operators import (
     head_norms,
     indices,
     loops,
-    mask_rows,
     masks,
     operations,
     packing,
@@ -35,7 +34,7 @@ from jaxformer.parity.diagnose.operators import (
     reroute,
     rotary,
     scales,
-    tables,
+    solved_arrays,
     training,
     wiring,
 )
@@ -122,7 +121,7 @@ class Registry:
             (self.of(parameters.constants), 1),
             (self.of(exchange.lists_of_layers, exchange.twins), 1),
         )
-        last = ((self.in_runs(), 1), (self.of(parameters.in_one_layer), 1), (self.of(tables.proposals), 1))
+        last = ((self.in_runs(), 1), (self.of(parameters.in_one_layer), 1), (self.of(solved_arrays.small_tables), 1))
         few = runs < OF_EACH * len(self.replay.operations)
         return (*first, *(self.turns() if few else self.one_by_one()), *last)
 
@@ -163,7 +162,7 @@ class Registry:
             (self.of(pairs.everywhere, parameters.in_groups), 1),
             *self.named(),
             (switches, 1),
-            (self.of(tables.proposals), 1),
+            (self.of(solved_arrays.small_tables), 1),
         )
         every = in_turns(*several)
         return *first, (in_turns(every, every, self.that_may_be_why()), 1)
@@ -185,7 +184,7 @@ class Registry:
         """Return small kinds of well-known faults: masks, norms of heads, rotary positions, attention."""
         return (
             (self.of(masks.proposals), 1),
-            (self.of(mask_rows.proposals), 1),
+            (self.of(solved_arrays.mask_rows), 1),
             (self.of(head_norms.moves), 1),
             (self.of(head_norms.proposals), 1),
             (self.of(rotary.proposals), 1),

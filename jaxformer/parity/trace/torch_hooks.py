@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxformer.convert.host import host
 from jaxformer.convert.rules import Family
-from jaxformer.parity.probe.parameters import frozen_in
+from jaxformer.parity.probe import frozen_in
 from jaxformer.parity.trace.call_records import Record, arrays_in, replaced
 from jaxformer.parity.trace.call_sites import ATTENTION, ArrayKey, Observer, Site, Visits, public_methods
 

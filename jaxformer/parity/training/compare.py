@@ -35,13 +35,12 @@ from jaxformer.parity.numerics.metrics import EXPLAINED, NULL_GRADIENT, PARAMETE
 from jaxformer.parity.pairing.buffers import pair_statistics, path_of, typed_constants
 from jaxformer.parity.pairing.modules import parameter_pairs
 from jaxformer.parity.pairing.placement import OneSided
-from jaxformer.parity.probe.parameters import frozen_in
+from jaxformer.parity.probe import frozen_in
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.text import count
 from jaxformer.parity.training.shared_dropout import check_masks
-from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.training.step_comparison import StepComparison, TrainingResult
-from jaxformer.parity.training.trainers import JaxTrainer, StepSnapshot, TorchTrainer
+from jaxformer.parity.training.trainers import JaxTrainer, StepSnapshot, TorchTrainer, TrainingSpec
 from jaxformer.pytree import named_leaves
 
 Arrays = Mapping[str, np.ndarray]
