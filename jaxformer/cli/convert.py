@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     print(done.said)
     if not flags.verify or (checkpoint := done.source.checkpoint) is None:
         return 0
-    from jaxformer.checkpoints.certificate import certificate_of, certify
+    from jaxformer.checkpoints.describe import certificate_of, certify
 
     report = certify(checkpoint, done.model, done.files, certificate := certificate_of(flags.out))
     for stage in report.stages:

@@ -12,8 +12,7 @@ from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfi
 from jaxformer.decoding import Hypotheses, generate, generate_beam, translate, translate_beam
 from jaxformer.decoding.sampling import GREEDY
 from jaxformer.errors import ParityError
-from jaxformer.evaluation.ladder import load_torch
-from jaxformer.evaluation.training_cases import TrainingCase
+from jaxformer.evaluation.ladder import TrainingCase, load_torch
 from jaxformer.models import Model, abstract
 from jaxformer.nn.positions import sinusoid
 from jaxformer.parity.numerics.float64 import to_float64

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 import jaxformer as jf
-from jaxformer.checkpoints.certificate import certify
+from jaxformer.checkpoints.describe import certify
 from jaxformer.checkpoints.opened import open_path
 from jaxformer.checkpoints.texts import read_ids, read_tokenizer
 from jaxformer.checkpoints.written import round_trip

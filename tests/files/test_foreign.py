@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jaxformer.checkpoints.certificate import certificate_of
+from jaxformer.checkpoints.describe import certificate_of
 from jaxformer.cli.flags import run
 from jaxformer.cli.parity import dump, explain
 from jaxformer.cli.parity_flags import no_exit

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from jaxformer.checkpoints.certificate import read_certificate
+from jaxformer.checkpoints.describe import read_certificate
 from jaxformer.checkpoints.opened import Opened
 from jaxformer.checkpoints.texts import read_ids
 from jaxformer.checkpoints.written import write_tokenizer

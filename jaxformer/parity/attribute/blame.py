@@ -5,8 +5,10 @@ of padding that differ are only a note. The inputs of a tap are not seen: the co
 stream's, also feeds all later ones. A tap that differs after another one of the same code may be right, so it is only blamed
 for a cause known to be its own."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 
@@ -16,12 +18,14 @@ from jaxformer.parity.attribute.other_shapes import code_of, with_other_shapes
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis, sentence
 from jaxformer.parity.diagnose.explainers import cause_of_all, looks_of, served_by
 from jaxformer.parity.diagnose.mutation import Mutation
+from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.float_masks import kind_of
-from jaxformer.parity.numerics.metrics import EXACT, Error, Noise, check_gradients, over
+from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Error, Noise, check_gradients, error, over, rms
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.runs.gradients_of_weights import Arrays, gradients_from, in_layers, own_gradients, weight_gradients
 from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.trace import Traced
+from jaxformer.parity.trace.call_records import Record
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, below
 from jaxformer.parity.trace.reference import Reference
 
@@ -232,3 +236,45 @@ def shared_code(traced: Traced, site: Site) -> Site | None:
     if site in taps:
         return code_of(traced, site)
     return site if site in {code_of(traced, each) for each in taps} else None
+
+
+def gives_more(traced: Traced, site: Site) -> bool:
+    """True if more arrays of jax's call than of torch's get gradients, for example because jax's call also pools.
+
+    The gradients of the common arrays are then a part of torch's, and the modules inside show the whole.
+    """
+    if site not in traced.pairs:
+        return False
+    theirs = floats_of(traced.reference.calls[traced.pairs[site]])
+    return any(gradient.any() for gradient in traced.normal_run.gradients.get(site, [])[len(theirs) :])
+
+
+def floats_of(record: Record) -> list[tuple[int, np.ndarray | None]]:
+    """Indices of a call's float outputs and the gradients that come back to them; empty outputs, which nothing reads, are left
+    out."""
+    given = enumerate(zip_longest(record.output, record.output_gradients))
+    return [(i, gradient) for i, (array, gradient) in given if array is not None and array.size and array.dtype.kind == "f"]
+
+
+def returned(traced: Traced, site: Site, noise: float) -> Error | None:
+    """Largest difference of the gradients that come back to a call's outputs; None if torch has none."""
+    if gives_more(traced, site):
+        return None
+    other, moved = traced.pairs[site], traced.reference.rounding.run
+    floats = floats_of(traced.reference.calls[other])
+    orders, found = traced.isolated.orders, []
+    for ours, (i, theirs) in zip(traced.normal_run.gradients.get(site, []), floats, strict=False):
+        if theirs is not None and ArrayKey(site, "output", i) not in traced.opened:
+            laid_out = aligned(theirs, ours, orders.get(ArrayKey(site, "output", i)))
+            if ours.shape != laid_out.shape:
+                if not repeated(ours, laid_out):
+                    continue
+                few = min(ours.shape, laid_out.shape, key=math.prod)
+                ours, laid_out = added_up(ours, few), added_up(laid_out, few)
+            found.append(error(ours, laid_out, noise, moved.get(ArrayKey(other, "output_gradients", i), EXACT)))
+    return max(found, key=lambda each: each.off("gradient"), default=None)
+
+
+def noise_of(calls: Mapping[Site, Record]) -> float:
+    """Size below which gradients of activations count as null."""
+    return NULL_GRADIENT * rms(array for record in calls.values() for array in record.output_gradients if array is not None)

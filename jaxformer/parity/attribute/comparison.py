@@ -11,10 +11,9 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_jax
 from jaxformer.parity.attribute.blame import resolved, with_trained_padding
-from jaxformer.parity.attribute.divided_work import with_open_borders
+from jaxformer.parity.attribute.divided_work import with_open_borders, with_scale_behind_a_tap
 from jaxformer.parity.attribute.module_table import table
 from jaxformer.parity.attribute.notes import unpaired_calls, unpaired_taps, with_draws, without_later
-from jaxformer.parity.attribute.one_scale import with_scale_behind_a_tap
 from jaxformer.parity.attribute.trained_alone import blamed, trained_alone
 from jaxformer.parity.numerics.products import jax_product
 from jaxformer.parity.pairing.tensors import NO_RULES, Identified, identify, identify_shapes

@@ -16,8 +16,7 @@ from jaxformer.errors import InputError
 from jaxformer.parity.numerics.metrics import LOSS, PARAMETER
 from jaxformer.parity.report.data import ReportData, Step
 from jaxformer.parity.report.html import page
-from jaxformer.parity.report.markdown import markdown
-from jaxformer.parity.report.text import plain_text
+from jaxformer.parity.report.text import markdown, plain_text
 
 T = TypeVar("T")
 NO_NUMBERS = ("inf", "-inf", "nan")
