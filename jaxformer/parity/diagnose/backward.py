@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from jaxformer.parity.diagnose.calls import of_reals
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.functions import is_real
 from jaxformer.parity.diagnose.mutation import Change, Proposal
-from jaxformer.parity.diagnose.nudges import of_reals
 from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.trace import Listing, Op, Rewrite
