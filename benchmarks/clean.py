@@ -12,14 +12,14 @@ import numpy as np
 import torch_ref.models
 from jaxformer.cli.flags import parse, run
 from jaxformer.config.blocks import Activation, Norm, NormPosition, Projections, RematPolicy
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig, Positions
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import ParityError
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.validation.fields import check_size
 

@@ -27,7 +27,7 @@ import numpy as np
 from jaxformer.cli.flags import parse, run
 from jaxformer.errors import InputError, ParityError
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 
 KEY = jax.random.key(0)
 IMAGE, CLASSES = 32, 7

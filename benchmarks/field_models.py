@@ -12,8 +12,7 @@ from jax.core import Tracer
 
 from benchmarks.field_kinds import VOCAB, Kind
 from jaxformer.errors import InputError
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 
 BATCH, LENGTH, TARGET = 5, 13, 11
 RELEASES = {"transformers": "4.46", "diffusers": "0.30"}

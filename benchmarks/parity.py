@@ -8,19 +8,20 @@ from jaxformer.config.models import GPTConfig, ModelConfig
 from jaxformer.config.presets import PRESETS
 from jaxformer.config.settings import OptimizerConfig
 from jaxformer.evaluation.ladder import (
+    TrainingCase,
     adversarial_inputs,
     call_jax,
     call_torch,
     check_output,
     check_weights,
+    compare_twins,
     jax_gradients,
     load_torch,
 )
-from jaxformer.evaluation.training_cases import TrainingCase, compare_twins
 from jaxformer.models import abstract
 from jaxformer.parity.attribute.low_precision import check_output32
 from jaxformer.parity.numerics.metrics import check_gradients, difference
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.trace.reference import run_torch
 from jaxformer.parity.training.compare import check_training

@@ -14,7 +14,7 @@ from jaxformer.config.presets import preset
 from jaxformer.evaluation.ladder import adversarial_inputs
 from jaxformer.evaluation.ladder import call_jax as call_twin
 from jaxformer.models import abstract
-from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe import probe
 from jaxformer.parity.trace.jax_hooks import tap
 from jaxformer.parity.trace.reference import apply
 

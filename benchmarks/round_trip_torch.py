@@ -10,7 +10,7 @@ from benchmarks import round_trip_ports as ports
 from jaxformer.evaluation.ladder import call_torch as call_twin
 from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.reference import apply
 
 __all__ = ["apply", "call_gpt2", "call_twin", "dropped", "gpt2", "layers", "translator"]

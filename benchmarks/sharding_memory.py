@@ -52,7 +52,7 @@ def measure(config: ModelConfig, mesh: MeshConfig, rows: int) -> tuple[int, int]
     import numpy as np
 
     from jaxformer.evaluation.sharded.predict import abstract_batch, compiled_step
-    from jaxformer.evaluation.sharded.step_inputs import OPTIMIZER, default_loss
+    from jaxformer.evaluation.sharded.recorded_step import OPTIMIZER, default_loss
     from jaxformer.models import build
     from jaxformer.parallel.mesh import on_mesh
     from jaxformer.parallel.placement import init, shardings

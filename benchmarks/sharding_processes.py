@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks.sharding import GPT_CONFIG, PAIR_CONFIG, Trained, apart, trained
 from jaxformer.parallel.group import is_first
 from jaxformer.parallel.join import Found, joined
+from jaxformer.parallel.launch import Limits
 from jaxformer.parallel.link import LOOPBACK, Seat, free_port
-from jaxformer.parallel.watch import Limits
 
 MESH, PROCESSES, DEVICES = "data=2,fsdp=2,tensor=2", 2, 4
 RUNS = {

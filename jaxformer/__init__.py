@@ -37,7 +37,7 @@ TYPE_CHECKING = False  # importing typing takes time, in which a command could n
 if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.checkpoints.opened import load as load
     from jaxformer.checkpoints.written import save as save
-    from jaxformer.config.fixed_table import FixedTable as FixedTable
+    from jaxformer.config.configuration import FixedTable as FixedTable
     from jaxformer.config.models import EncoderConfig as EncoderConfig
     from jaxformer.config.models import EncoderDecoderConfig as EncoderDecoderConfig
     from jaxformer.config.models import GPTConfig as GPTConfig
@@ -76,15 +76,15 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.parity.compare import check as check
     from jaxformer.parity.compare import compare as compare
     from jaxformer.parity.compare import dump as dump
-    from jaxformer.parity.probe.inputs import probe as probe
-    from jaxformer.parity.probe.inputs import probe_audio as probe_audio
-    from jaxformer.parity.probe.inputs import probe_config as probe_config
-    from jaxformer.parity.probe.inputs import probe_image as probe_image
-    from jaxformer.parity.probe.parameters import excite as excite
+    from jaxformer.parity.probe import excite as excite
+    from jaxformer.parity.probe import probe as probe
+    from jaxformer.parity.probe import probe_audio as probe_audio
+    from jaxformer.parity.probe import probe_config as probe_config
+    from jaxformer.parity.probe import probe_image as probe_image
     from jaxformer.parity.report.report import Report as Report
     from jaxformer.parity.testing import assert_parity as assert_parity
     from jaxformer.parity.trace.jax_hooks import tap as tap
-    from jaxformer.parity.training.spec import TrainingSpec as TrainingSpec
+    from jaxformer.parity.training.trainers import TrainingSpec as TrainingSpec
     from jaxformer.training.optimizers import make_optimizer as make_optimizer
     from jaxformer.training.torch_run import from_torch_training as from_torch_training
     from jaxformer.training.torch_run import to_torch_training as to_torch_training
@@ -94,7 +94,7 @@ __version__ = "0.1.0"
 PUBLIC = {
     "checkpoints.opened": "load",
     "checkpoints.written": "save",
-    "config.fixed_table": "FixedTable",
+    "config.configuration": "FixedTable",
     "config.models": "EncoderConfig EncoderDecoderConfig GPTConfig",
     "config.presets": "preset",
     "config.settings": "BeamConfig OptimizerConfig SamplingConfig ScheduleConfig",
@@ -109,12 +109,11 @@ PUBLIC = {
     "models": "GPT Encoder EncoderDecoder abstract",
     "nn": "causal_mask empty_cache ids_to_valid padding_mask",
     "parity.compare": "check compare dump",
-    "parity.probe.inputs": "probe probe_audio probe_config probe_image",
-    "parity.probe.parameters": "excite",
+    "parity.probe": "excite probe probe_audio probe_config probe_image",
     "parity.report.report": "Report",
     "parity.testing": "assert_parity",
     "parity.trace.jax_hooks": "tap",
-    "parity.training.spec": "TrainingSpec",
+    "parity.training.trainers": "TrainingSpec",
     "training.optimizers": "make_optimizer",
     "training.torch_run": "from_torch_training to_torch_training",
 }

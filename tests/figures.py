@@ -11,8 +11,7 @@ from pathlib import Path
 
 from benchmarks.clean import Clean
 from benchmarks.field_kinds import KINDS
-from jaxformer.bench.results import read_results
-from jaxformer.bench.tables import markdown, short_markdown
+from jaxformer.bench.results import markdown, read_results, short_markdown
 from jaxformer.convert.registry import FAMILIES
 from jaxformer.evaluation.mutants import MUTANTS
 from tests.tricky import TRICKY

@@ -10,9 +10,8 @@ from typing import Any
 from jaxformer.bench import limits
 from jaxformer.bench.items import JAXFORMER, Item, key_of, lacking
 from jaxformer.bench.limits import Peak
-from jaxformer.bench.processes import WorkerError, ask_once
 from jaxformer.bench.results import Result, SideResult
-from jaxformer.bench.runners import InWorker, Runner, WholeProcess
+from jaxformer.bench.runners import InWorker, Runner, WholeProcess, WorkerError, ask_once
 from jaxformer.errors import JaxformerError, ParityError
 
 LOSS_TOLERANCE = 1e-5

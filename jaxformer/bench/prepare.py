@@ -19,7 +19,7 @@ from jaxformer.convert.registry import find_family
 from jaxformer.convert.rules import to_torch
 from jaxformer.convert.safetensors import save_weights
 from jaxformer.models import abstract, build
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.pytree import map_named
 from jaxformer.recipes import reverse, shakespeare, translate  # pyright: ignore[reportAttributeAccessIssue]  # train/*.py
 

@@ -1,12 +1,18 @@
-"""Results of a measurement, and the JSON file that keeps them. Imports neither jax nor torch."""
+"""Results of a measurement: the JSON file that keeps them, tables for the terminal and Markdown, and a chart. Imports neither
+jax nor torch."""
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jaxformer.bench.items import COLD, JAXFORMER, key_of
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from jaxformer.bench.items import COLD, ITEMS, JAXFORMER, PEERS, key_of
 from jaxformer.bench.limits import Peak
 from jaxformer.errors import InputError
 
@@ -94,3 +100,142 @@ def add_results(path: Path, results: list[Result]) -> None:
         path.write_text(text + "\n", "utf-8")
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}; give another name") from None
+
+
+GROUPS = {"train": "a training step", "generate": "writing", "start": "from the start of the process"}
+HEADS = ("side", "median", "least to most", "jaxformer is", "of the peak", "memory")
+
+
+def show(console: Console, result: Result) -> None:
+    """Print an item's table, with a row for each side."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in HEADS:
+        table.add_column(head, justify="left" if head == HEADS[0] else "right", no_wrap=True)
+    for peer, side in result.sides.items():
+        table.add_row(*row(result, peer, side))
+    console.print(f"\n{key_of(result)}: {result.summary}", markup=False)
+    if result.group != "start":
+        work = f"{result.flops / 1e9:,.3g} GFLOP, at least {result.bytes / 1e6:,.3g} MB"
+        console.print(f"one {result.unit}: {work}", markup=False)
+    console.print(table)
+    for peer, reason in result.skipped.items():
+        console.print(f"{peer} skipped: {reason}", markup=False)
+
+
+def row(result: Result, peer: str, side: SideResult) -> list[str]:
+    """Format the cells of one side, as in HEADS."""
+    spread = f"{duration(min(side.seconds))} to {duration(max(side.seconds))}"
+    ratio = "" if peer == JAXFORMER else f"{result.ratio(peer):.2f} x"
+    part = "" if result.group == "start" else f"{100 * result.part(peer):.0f} %"
+    threads = int(side.figures.get("threads", 0))
+    named = f"{peer}, {threads} thread{'s' * (threads > 1)}" if threads else peer
+    return [named, duration(side.median), spread, ratio, part, memory(side)]
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Format one line for each item."""
+    return "\n".join(f"{key_of(result):22} {against_best(result)}" for result in results)
+
+
+def against_best(result: Result) -> str:
+    """Format the comparison of an item with its best peer."""
+    peer = result.best_peer
+    if peer is None:
+        return f"{duration(result.sides[JAXFORMER].median)}; no peer was measured"
+    low, high = result.ratios(peer)
+    times = f"{duration(result.sides[JAXFORMER].median)} for {duration(result.sides[peer].median)} of {peer}"
+    return f"{result.ratio(peer):.2f} x ({low:.2f} to {high:.2f}): {times}"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds with three digits."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def memory(side: SideResult) -> str:
+    """Format the peak resident memory; '' if unknown."""
+    return f"{side.figures['memory'] / 1e9:.2f} GB" if "memory" in side.figures else ""
+
+
+def ordered(results: Iterable[Result]) -> list[Result]:
+    """Sort results in the order of ITEMS."""
+    places = {key_of(item): place for place, item in enumerate(ITEMS)}
+    return sorted((result for result in results if key_of(result) in places), key=lambda result: places[key_of(result)])
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Format all results for docs/performance.md: the machine, and a table for each group."""
+    parts = []
+    for group, head in GROUPS.items():
+        found = [result for result in ordered(results) if result.group == group]
+        if found:
+            parts.append(grid([[head, *HEADS], *(cells for result in found for cells in long_rows(result))]))
+    return "\n\n".join([machine_line(results), *parts])
+
+
+def long_rows(result: Result) -> list[list[str]]:
+    """Format a row for each side, with the work named in the first."""
+    rows = [row(result, peer, side) for peer, side in result.sides.items()]
+    return [[result.summary if cells is rows[0] else "", *cells] for cells in rows]
+
+
+def short_markdown(results: Sequence[Result]) -> str:
+    """Format one row for each group, for the README: the speed of each item relative to the best peer."""
+    rows = [["work", "times as fast"]]
+    for group, head in GROUPS.items():
+        if cells := [in_short(result) for result in ordered(results) if result.group == group and result.best_peer]:
+            rows.append([head, ", ".join(cells)])
+    return grid(rows)
+
+
+def in_short(result: Result) -> str:
+    """Format an item's name without sizes and its speed ratio; for a start, also that with an empty compilation cache."""
+    peer = str(result.best_peer)
+    first = f" (first start {result.ratio(peer, COLD):.1f})" if COLD in result.sides else ""
+    return f"{result.summary.partition(':')[0]} **{result.ratio(peer):.1f}**{first}"
+
+
+def machine_line(results: Sequence[Result]) -> str:
+    """Describe the machine: a line for each machine, and for each run whose peaks differ."""
+    lines = []
+    for result in ordered(results):
+        machine, peak = result.machine, result.peak
+        releases = ", ".join(f"{name} {machine[name]}" for name in ("jax", "flax", "torch", "transformers") if name in machine)
+        lines.append(f"{machine['cores']} cores of {machine['processor']}; {releases}; {peaks(peak.flops, peak.bandwidth)}.")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def peaks(flops: float, bandwidth: float) -> str:
+    """Format the measured peaks of the machine."""
+    return f"float32 products of 1024 x 1024 at {flops / 1e9:.0f} GFLOP/s, memory read at {bandwidth / 1e9:.0f} GB/s"
+
+
+def grid(rows: Sequence[Sequence[str]]) -> str:
+    """Format a Markdown table; the first row is the header."""
+    lines = [f"| {' | '.join(cells)} |" for cells in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def draw(path: Path, results: Sequence[Result]) -> None:
+    """Draw a PNG of bars: for each item, each side's speed relative to the best peer."""
+    from matplotlib.figure import Figure
+
+    shown = [result for result in ordered(results) if result.best_peer is not None]
+    rows = [(result, peer) for result in reversed(shown) for peer in reversed(result.sides)]
+    colors = {peer: f"C{number}" for number, peer in enumerate(PEERS)}
+    figure = Figure(figsize=(8, 1 + 0.22 * len(rows) + 0.2 * len(shown)), layout="constrained")
+    axes, place, marks = figure.subplots(), 0.0, {}
+    for number, (result, peer) in enumerate(rows):
+        if number and rows[number - 1][0] is not result:
+            place += 1
+        speed = result.ratio(str(result.best_peer), peer)
+        axes.barh(place, speed, color=colors[peer], label=peer)
+        axes.annotate(f" {speed:.2f}", (speed, place), va="center", fontsize=7)
+        marks[key_of(result)] = place
+        place += 1
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_yticks(list(marks.values()), list(marks), fontsize=8)
+    axes.set(xlabel="speed, the best peer = 1")
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    axes.legend(handles.values(), handles, fontsize=7, loc="lower right")
+    figure.savefig(path, dpi=120)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from jaxformer.bench.processes import KIBIBYTES
+from jaxformer.bench.runners import KIBIBYTES
 from jaxformer.errors import JaxformerError, first_line
 
 Answer = Callable[[dict[str, Any]], None]

@@ -1,1 +1,1 @@
-"""The `jaxformer` command: one file for each subcommand, all listed in commands.py."""
+"""The `jaxformer` command: one file for each subcommand or group of them, all listed in commands.py."""

@@ -32,32 +32,32 @@ GROUPS = {
 
 COMMANDS = {
     "parity compare": Command(
-        "jaxformer.cli.parity.compare",
+        "jaxformer.cli.parity:compare",
         "compare a torch model with its JAX port",
         "port:torch_model port:jax_model --vocab 50257",
     ),
     "parity dump": Command(
-        "jaxformer.cli.parity.dump",
+        "jaxformer.cli.parity:dump",
         "record the torch model, to check in an environment without torch",
         "port:torch_model recorded --vocab 50257",
     ),
     "parity check": Command(
-        "jaxformer.cli.parity.check",
+        "jaxformer.cli.parity:check",
         "compare a JAX model with what `parity dump` recorded",
         "recorded port:jax_model",
     ),
     "parity explain": Command(
-        "jaxformer.cli.parity.explain",
+        "jaxformer.cli.parity:explain",
         "print a saved report, or write it in another format",
         "report.json --markdown report.md",
     ),
     "parity sharded": Command(
-        "jaxformer.cli.parity.sharded",
+        "jaxformer.cli.parity:sharded",
         "compare one train step on a mesh of devices with one device",
         "gpt.tiny --mesh data=2,tensor=2",
     ),
     "parity mutants": Command(
-        "jaxformer.cli.parity.mutants",
+        "jaxformer.cli.parity:mutants",
         "test the checker: it has to find known bugs in our models (minutes)",
         "",
     ),

@@ -36,8 +36,8 @@ def main(arguments: list[str]) -> int:
     """Convert, print the table of tensors and the verdicts, and return the exit code."""
     flags = parse(Convert, arguments, prog="jaxformer convert")
     use_cache(flags.cache)
-    from jaxformer.checkpoints.conversion import convert
     from jaxformer.checkpoints.describe import tensor_table
+    from jaxformer.checkpoints.written import convert
 
     wanted = {"family": flags.family, "dtype": flags.dtype, "verifiable": flags.verify}
     done = convert(flags.source, flags.out, flags.to, **wanted)
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     print(done.said)
     if not flags.verify or (checkpoint := done.source.checkpoint) is None:
         return 0
-    from jaxformer.checkpoints.certificate import certificate_of, certify
+    from jaxformer.checkpoints.describe import certificate_of, certify
 
     report = certify(checkpoint, done.model, done.files, certificate := certificate_of(flags.out))
     for stage in report.stages:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxformer.cli.flags import parse
-from jaxformer.runtime.child import Outcome
+from jaxformer.runtime.crashes import Outcome
 from jaxformer.runtime.environment import check_jax
 from jaxformer.runtime.packages import releases
 from jaxformer.runtime.xla_options import IN_FLAGS, NEWEST_TRIED, cure, faults, jaxlib_release

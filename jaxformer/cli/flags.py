@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.errors import InputError, printable
 from jaxformer.runs.orbax_errors import tell_unraisable
 from jaxformer.runtime.compilation_cache import stated

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int | None:
         given = {"devices": launch.devices, "wait": launch.wait, "patience": launch.patience}
         return start(launch.processes, [f"--{name}={value}" for name, value in given.items() if value is not None], command)
     from jaxformer.parallel.join import Found, joined, seat_in_cluster, seat_of
-    from jaxformer.parallel.watch import Limits
+    from jaxformer.parallel.launch import Limits
 
     if launch.coordinator is None or launch.process is None or launch.processes is None:
         found = seat_in_cluster(launch.wait)

@@ -6,8 +6,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from jaxformer.runtime.child import Outcome, lifeline, name_of
-from jaxformer.runtime.crashes import has_ended, twice
+from jaxformer.runtime.crashes import Outcome, has_ended, lifeline, name_of, twice
 from jaxformer.runtime.shutdown import cleaned_up
 
 SUPERVISED = (["parity", "compare"], ["parity", "check"])
@@ -16,7 +15,7 @@ import sys
 sys.path[:] = {path!r}
 sys.argv[1:] = {arguments!r}
 from jaxformer.cli.main import main
-from jaxformer.runtime.child import end_with_parent
+from jaxformer.runtime.crashes import end_with_parent
 from jaxformer.runtime.crashes import ENDED, note
 end_with_parent({lifeline})
 try:
@@ -34,8 +33,7 @@ def supervised(arguments: Sequence[str]) -> int:
     if not crash:
         return outcome.value
     from jaxformer.cli.flags import parse
-    from jaxformer.cli.parity.check import Check
-    from jaxformer.cli.parity.compare import Compare
+    from jaxformer.cli.parity import Check, Compare
     from jaxformer.parity.isolate import ended
 
     kind = Compare if arguments[1] == "compare" else Check

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer.config.settings import BeamConfig
 from jaxformer.decoding.choose import Step, first
 from jaxformer.decoding.prepare import NEVER, check_broken, check_length, real
-from jaxformer.decoding.rules import Ends, Rules, constrain, end_tokens, make_rules
+from jaxformer.decoding.sampling import Ends, Rules, constrain, end_tokens, make_rules
 from jaxformer.errors import InputError
 from jaxformer.nn.precision import wide
 from jaxformer.parallel.placement import on_host

@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config.settings import SamplingConfig
 from jaxformer.decoding.prepare import NEVER
-from jaxformer.decoding.rules import Ends, Rules, constrain, make_rules
-from jaxformer.decoding.sampling import GREEDY, Number, next_tokens, numbers
+from jaxformer.decoding.sampling import GREEDY, Ends, Number, Rules, constrain, make_rules, next_tokens, numbers
 from jaxformer.errors import InputError, type_of
 from jaxformer.validation.arrays import check_drawn_from
 

@@ -23,7 +23,7 @@ from jaxformer.decoding.prepare import (
     padded_left,
     padded_right,
 )
-from jaxformer.decoding.rules import Ends
+from jaxformer.decoding.sampling import Ends
 from jaxformer.errors import InputError
 from jaxformer.models import GPT, Model
 from jaxformer.nn.cache import KVCache, empty_cache

@@ -1,12 +1,102 @@
-"""Sampling of one token from its logits. Every number of a SamplingConfig is traced: a new value needs no compilation."""
+"""Rules for the next token, as arrays, with their effect on one step's logits; and sampling of one token from its logits.
+
+Every number of a SamplingConfig is traced: a new value needs no compilation."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxformer.config.settings import SamplingConfig
-from jaxformer.decoding.prepare import real
+from jaxformer.config.settings import SamplingConfig, TokenRules
+from jaxformer.decoding.prepare import NONE, check_id, real
+from jaxformer.errors import InputError
+
+Ends = int | Sequence[int] | None
+"""End tokens: one, several, or none."""
+
+
+class Rules(NamedTuple):
+    """Traced fields of a TokenRules, and the tokens that end a sequence."""
+
+    suppressed: Bool[Array, " V"] | np.ndarray
+    """True for tokens that are never chosen."""
+    ends: Bool[Array, " V"] | np.ndarray
+    """True for tokens that end a sequence."""
+    min_tokens: Int[Array, ""] | np.int32
+    """Number of tokens before an end is allowed."""
+    forced: Int[Array, " X"] | np.ndarray
+    """Forced token of each place, or -1."""
+    pad: Int[Array, ""] | np.int32
+    """Token that fills a row after its end."""
+
+
+def make_rules(rules: TokenRules, eos: Ends, pad: int | None, vocab_size: int, n_tokens: int, size: int) -> Rules:
+    """Convert the rules to arrays, for n_tokens <= size; without a `pad`, the first end token fills. InputError for a rule that
+    does not fit.
+    """
+    ends = end_tokens(eos)
+    filler = pad if pad is not None else ends[0] if ends else 0
+    named = [("eos", token) for token in ends] + [("pad", filler)]
+    named += [("suppressed token", token) for token in rules.suppressed]
+    for name, token in named + [("forced token", token) for _, token in rules.forced]:
+        check_id(name, token, vocab_size)
+    forced: dict[int, int] = {}
+    for place, token in rules.forced:
+        if not -n_tokens <= place < n_tokens:
+            raise InputError(f"forced place {place} lies behind the {n_tokens} tokens asked for; ask for more, or leave it out")
+        if forced.setdefault(place % n_tokens, token) != token:
+            raise InputError(f"forced place -1 is place {n_tokens - 1}, which has another token; give one token to each place")
+    places = np.full(size, NONE)
+    places[list(forced)] = list(forced.values())
+    suppressed, is_end = np.zeros((2, vocab_size), bool)
+    suppressed[list(rules.suppressed)] = True
+    is_end[list(ends)] = True
+    return Rules(suppressed, is_end, np.int32(rules.min_tokens), places, np.int32(filler))
+
+
+def end_tokens(eos: Ends) -> tuple[int, ...]:
+    """Return the end tokens, unchecked."""
+    return () if eos is None else tuple(eos) if isinstance(eos, Sequence) else (eos,)
+
+
+def constrain(
+    values: Float[Array, "R V"],
+    history: Int[Array, "R H"],
+    tokens: Int[Array, "R X"],
+    place: Int[Array, ""],
+    rules: Rules,
+    ngram: int,
+) -> Float[Array, "R V"]:
+    """Set logits or log-probabilities to -inf for tokens that may not stand at `place`, and to 0 for a token that must.
+
+    Before that place stand the history, right-aligned, with -1 where a row has fewer, and tokens[:place].
+    """
+    vocab_size = values.shape[-1]
+    barred = jnp.asarray(rules.suppressed) | (jnp.asarray(rules.ends) & (place < jnp.asarray(rules.min_tokens)))
+    values = jnp.where(barred[None], -jnp.inf, values)
+    if ngram:
+        text = jnp.concatenate([history, tokens], 1)
+        values = jnp.where(repeats(text, place + history.shape[1], vocab_size, ngram), -jnp.inf, values)
+    wanted = jnp.asarray(rules.forced)[place]
+    only = jnp.where(jnp.arange(vocab_size, dtype=jnp.int32) == wanted, 0.0, -jnp.inf).astype(values.dtype)
+    return jnp.where(wanted >= 0, only[None], values)
+
+
+def repeats(text: Int[Array, "R T"], length: Int[Array, ""], vocab_size: int, n: int) -> Bool[Array, "R V"]:
+    """True for tokens with which the last n would repeat a run in text[:length]."""
+    rows, size = text.shape
+    if size < n:
+        return jnp.zeros((rows, vocab_size), bool)
+    starts = jnp.arange(size - n + 1, dtype=jnp.int32)
+    runs = text[:, starts[:, None] + jnp.arange(n, dtype=jnp.int32)[None]]
+    last = jax.lax.dynamic_slice_in_dim(text, length - (n - 1), n - 1, axis=1)
+    met = (runs[..., :-1] == last[:, None]).all(-1) & (starts + n <= length)[None] & (runs >= 0).all(-1)
+    row = jnp.arange(rows, dtype=jnp.int32)[:, None]
+    return jnp.zeros((rows, vocab_size), bool).at[row, runs[..., -1]].max(met)
+
 
 Number = Float[Array, ""] | Int[Array, ""] | np.generic | float | int
 GREEDY = SamplingConfig(temperature=0.0)

@@ -20,7 +20,7 @@ from jaxformer.decoding.prepare import (
     moved_right,
     padded_right,
 )
-from jaxformer.decoding.rules import Ends
+from jaxformer.decoding.sampling import Ends
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder, Model
 from jaxformer.nn.cache import KVCache, empty_cache

@@ -6,20 +6,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 from jaxformer.decoding import Hypotheses, generate, generate_beam, translate, translate_beam
 from jaxformer.decoding.sampling import GREEDY
 from jaxformer.errors import ParityError
-from jaxformer.evaluation.ladder import load_torch
-from jaxformer.evaluation.training_cases import TrainingCase
+from jaxformer.evaluation.ladder import TrainingCase, load_torch
 from jaxformer.models import Model, abstract
 from jaxformer.nn.positions import sinusoid
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 
 
 @dataclass(frozen=True, kw_only=True)

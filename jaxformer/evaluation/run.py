@@ -26,13 +26,12 @@ from jaxformer.evaluation.cases import (
     decode_torch,
 )
 from jaxformer.evaluation.inject import Mutant
-from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
+from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, check_twins32, compare_twins, load_torch
 from jaxformer.evaluation.mutants import MUTANTS
 from jaxformer.evaluation.outcome import Outcome, first_failure, passed, table_row, verdict
-from jaxformer.evaluation.training_cases import check_twins32, compare_twins
 from jaxformer.models import abstract
 from jaxformer.parity.compare import check, record_torch
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.trace.reference import Reference, Tier

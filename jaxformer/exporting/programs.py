@@ -18,7 +18,7 @@ from jaxformer.decoding import translation
 from jaxformer.decoding.choose import Choice, Step, advance, begin, make_choice
 from jaxformer.decoding.generate import read
 from jaxformer.decoding.prepare import NEVER, check_id, check_length
-from jaxformer.decoding.rules import Ends
+from jaxformer.decoding.sampling import Ends
 from jaxformer.errors import CheckpointError, InputError, type_of, why_unwritten
 from jaxformer.io.atomic import refuse_existing, written_whole
 from jaxformer.models import GPT, Encoder, EncoderDecoder, Model

@@ -2,8 +2,7 @@
 
 import jax
 
-from jaxformer.config.initialisers import Initialiser, initialisers
-from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, Initialiser, ModelConfig, initialisers
 from jaxformer.errors import ConfigError
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder

@@ -10,14 +10,12 @@ A PRNG key is the argument `key`, as everywhere in JAX; in attention, where `key
 from jaxformer.nn.attention import MultiHeadAttention, Place, Sinks, attention_weights
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, empty_cache
-from jaxformer.nn.embeddings import Embedding, InputEmbedding
+from jaxformer.nn.embeddings import Embedding, Head, InputEmbedding
 from jaxformer.nn.feedforward import ACTIVATIONS, FeedForward
-from jaxformer.nn.head import Head
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.masks import causal_mask, combine, ids_to_valid, lengths_to_valid, padding_mask, window_mask
 from jaxformer.nn.norms import ScaledNorm, layer_norm, rms_norm, std_norm
-from jaxformer.nn.positions import sinusoid, sinusoid_blocks
-from jaxformer.nn.relative_bias import RelativeBias
+from jaxformer.nn.positions import RelativeBias, sinusoid, sinusoid_blocks
 from jaxformer.nn.rotary import rotate
 from jaxformer.nn.stack import Stack
 

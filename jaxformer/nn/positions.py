@@ -1,8 +1,17 @@
-"""Fixed tables of positions."""
+"""Positions: fixed tables that are added to the tokens, and the relative position bias.
 
+The bias is added to the scores by the distance of key and query: `1 N T S`, one for all layers of a stack."""
+
+import math
+
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
 
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.configuration import FixedTable
 
 
 def sinusoid(n_positions: int, d_model: int) -> np.ndarray:
@@ -33,3 +42,52 @@ TABLES = {"sinusoid": sinusoid, "sinusoid_blocks": sinusoid_blocks}
 def position_table(positions: str | FixedTable, n_positions: int, d_model: int) -> np.ndarray:
     """Return the first rows of the given table, or of the table of that name, in float64."""
     return positions.array[:n_positions] if isinstance(positions, FixedTable) else TABLES[positions](n_positions, d_model)
+
+
+def bucket(distance: Int[np.ndarray, "*rows"], buckets: int, farthest: int, *, both_sides: bool) -> Int[np.ndarray, "*rows"]:
+    """Return T5's bucket of each distance, key - query.
+
+    Near distances have a bucket each, farther ones share buckets by their logarithm (in float32, as in transformers), and
+    `farthest` and beyond share the last bucket. With `both_sides`, half of the buckets are for keys after the query.
+    """
+    later = np.zeros_like(distance)
+    if both_sides:
+        buckets //= 2
+        later, distance = (distance > 0) * buckets, np.abs(distance)
+    else:
+        distance = np.maximum(-distance, 0)
+    exact = buckets // 2
+    ratio = np.log(np.maximum(distance, exact).astype(np.float32) / np.float32(exact))
+    shared = ratio / np.float32(math.log(farthest / exact)) * np.float32(buckets - exact)
+    return later + np.where(distance < exact, distance, np.minimum(exact + shared.astype(np.int64), buckets - 1))
+
+
+def alibi_slopes(heads: int) -> Float[np.ndarray, " N"]:
+    """ALiBi's slopes: 2^(-8i / n) for i = 1 ... n if the number of heads n is a power of two. Otherwise the slopes of the next
+    power of two, every second one first.
+    """
+    power = 1 << (heads - 1).bit_length()
+    slopes = 2.0 ** (-8 * np.arange(1, power + 1) / power)
+    return (slopes if power == heads else np.concatenate([slopes[1::2], slopes[::2]]))[:heads]
+
+
+class RelativeBias(nnx.Module):
+    """T5's learned bias per bucket of distances, or ALiBi's bias, -slope * distance, which has no weights."""
+
+    def __init__(self, config: BlockConfig, *, causal: bool):
+        self.heads, self.causal = config.n_heads, causal
+        self.buckets, self.farthest = config.relative_buckets, config.relative_distance
+        learned = config.relative_bias == "t5"
+        self.table = nnx.Param(jnp.zeros((self.buckets, self.heads), jnp.float32)) if learned else None
+
+    def __call__(self, queries: int, keys: int, start: int | Int[Array, ""], dtype: DTypeLike) -> Float[Array, "1 N T S"]:
+        """Return the bias for queries at start, start + 1, ... and keys at 0, 1, ..."""
+        key, query = jnp.arange(keys, dtype=jnp.int32), jnp.arange(queries, dtype=jnp.int32) + start
+        distance = key[None, :] - query[:, None]
+        if self.table is None:
+            slopes = jnp.asarray(alibi_slopes(self.heads), dtype)
+            return -(slopes[:, None, None] * jnp.abs(distance).astype(dtype)[None])[None]
+        every = np.arange(-self.farthest, self.farthest + 1)
+        known = jnp.asarray(bucket(every, self.buckets, self.farthest, both_sides=not self.causal), jnp.int32)
+        found = known[jnp.clip(distance, -self.farthest, self.farthest) + self.farthest]
+        return jnp.moveaxis(self.table[...].astype(dtype)[found], -1, 0)[None]

@@ -13,8 +13,8 @@ from jaxformer.config.blocks import BlockConfig
 from jaxformer.nn.attention import Memory, MultiHeadAttention, Place, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, LayerCache
+from jaxformer.nn.positions import RelativeBias
 from jaxformer.nn.precision import wide_dtype
-from jaxformer.nn.relative_bias import RelativeBias
 from jaxformer.parallel.placement import along_rows
 from jaxformer.pytree import is_stacked, map_named
 from jaxformer.runtime.random import split

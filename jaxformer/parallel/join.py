@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from jaxformer.errors import InputError, first_line
 from jaxformer.parallel.group import Group, enter
+from jaxformer.parallel.launch import Limits, Watch
 from jaxformer.parallel.link import LOOPBACK, Seat, meet
-from jaxformer.parallel.watch import Limits, Watch
 from jaxformer.runtime.environment import in_order
 from jaxformer.runtime.packages import releases
 from jaxformer.runtime.refusals import is_verbose, refusal

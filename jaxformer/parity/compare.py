@@ -13,28 +13,28 @@ from jaxformer.errors import JaxformerError, ParityError, message_of
 from jaxformer.io.atomic import refuse_existing
 from jaxformer.parity.attribute.checks import CHECK_NAMES, chosen_checks, needs_of, run_checks
 from jaxformer.parity.attribute.comparison import Comparison, Result, environment
-from jaxformer.parity.decoding.generation import compare_generation
+from jaxformer.parity.decoding import compare_generation
 from jaxformer.parity.isolate import first_crash, isolated
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.metrics import TOLERANCES, error, over
-from jaxformer.parity.probe.inputs import never_passed
+from jaxformer.parity.probe import never_passed
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.runs.session import SECONDS
+from jaxformer.parity.runs.training_mode import TorchInTraining
 from jaxformer.parity.trace.archive import load, save
 from jaxformer.parity.trace.call_sites import CALL
 from jaxformer.parity.trace.coverage import sensitivity
-from jaxformer.parity.trace.host_draws import torch_draws
 from jaxformer.parity.trace.outputs import Call, Outputs, shapes_in_jax, shapes_of
 from jaxformer.parity.trace.pytree_modules import open_modules
-from jaxformer.parity.trace.recorder import TorchState, one_if_small, torch_state
 from jaxformer.parity.trace.reference import Reference, Source, Tier, apply, run_torch
 from jaxformer.parity.trace.rounding_error import measure_rounding
 from jaxformer.parity.trace.source_lines import line_of, untold
-from jaxformer.parity.trace.training_mode import InTraining
+from jaxformer.parity.trace.suspect_operations import torch_draws
+from jaxformer.parity.trace.torch_hooks import TorchState, one_if_small, torch_state
 from jaxformer.parity.training.compare import compare_training
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.parity.validate import Mode, check_later, checked_jax, checked_seconds, checked_torch, evaluating
 from jaxformer.validation.fields import check_choice, check_path
 
@@ -131,7 +131,7 @@ def record_torch(
 ) -> Reference:
     """Record all that the checks need of torch: the torch half of `compare`. Raises ParityError if torch cannot run."""
     needs = needs_of(chosen_checks(checks, tier))
-    training = InTraining(call, torch_model) if mode == "train" else None
+    training = TorchInTraining(call, torch_model) if mode == "train" else None
     call = training or call
     with evaluating(torch_model, mode):
         with torch_draws() as draws:

@@ -11,8 +11,7 @@ from typing import Any
 from jaxformer.errors import InputError, ParityError, first_line
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
-from jaxformer.runtime.child import Child
-from jaxformer.runtime.crashes import CRASHED, twice
+from jaxformer.runtime.crashes import CRASHED, Child, twice
 from jaxformer.runtime.packages import extra_package
 
 

@@ -13,10 +13,10 @@ from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError, ParityError, type_of
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.pairing.buffers import typed_constants
-from jaxformer.parity.probe.parameters import is_torch
+from jaxformer.parity.probe import is_torch
 from jaxformer.parity.runs.load_weights import has_shapes_alone
 from jaxformer.parity.trace.reference import Call, apply
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.pytree import named_leaves, named_weights
 from jaxformer.runtime.packages import extra_package
 from jaxformer.validation.fields import check_function, check_kind, check_number

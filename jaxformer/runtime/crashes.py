@@ -1,14 +1,185 @@
-"""Crashes of a process: what it was running, and a second attempt without compiled programs."""
+"""Crashes of processes: functions in a child process, whose end the caller learns and survives; what a process was running, and
+a second attempt without compiled programs.
+
+The function, its arguments and its result are pickled. Importing this module imports no jax.
+"""
 
 import os
+import pickle
+import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from jaxformer.runtime.child import Outcome
+import numpy as np
+
 from jaxformer.runtime.xla_options import jaxlib_release
+
+START = "import sys; sys.path[:] = {path!r}; from jaxformer.runtime.crashes import serve; serve({reading}, {writing})"
+LENGTH_BYTES = 8
+"""Number of bytes of the payload's length, which is sent before the payload."""
+
+
+class Outcome(NamedTuple):
+    """Result of a function that ran in a child process."""
+
+    value: Any = None
+    error: str = ""
+    """Reason why there is no value: 'SIGSEGV', 'an exit with code 3', 'a time limit of 60 s', or the first line of an error."""
+    crashed: bool = False
+    """True if the process ended, not only the function."""
+    raised: Exception | None = None
+    """Exception that the function raised, if it can be pickled."""
+
+
+@contextmanager
+def lifeline() -> Iterator[int]:
+    """Context manager that yields a pipe for a child, which passes it to `end_with_parent`."""
+    reading, writing = os.pipe()  # the system closes `writing` when this process ends, for whatever reason
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def end_with_parent(lifeline: int) -> None:
+    """Kill this child process when the parent closes its end of the pipe, as the system does even after SIGKILL of the
+    parent."""
+
+    def watch() -> None:
+        os.read(lifeline, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class Child:
+    """Process that runs `pickle.loads(payload)()` and is started at once; `outcome` waits for it. If `quiet`, it prints
+    nothing."""
+
+    def __init__(self, payload: bytes, environment: Mapping[str, str] | None = None, *, quiet: bool = True):
+        theirs, self.writing = os.pipe()
+        self.reading, answer = os.pipe()
+        self.errors = subprocess.DEVNULL if quiet else tempfile.TemporaryFile()  # noqa: SIM115  closed in `outcome`
+        code = START.format(path=sys.path, reading=theirs, writing=answer)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            pass_fds=(theirs, answer),
+            env={**os.environ, **(environment or {})},
+            stdout=subprocess.DEVNULL if quiet else None,
+            stderr=self.errors,
+        )
+        os.close(theirs)
+        os.close(answer)
+        self.payload = payload
+
+    def outcome(self, seconds: float | None = None) -> Outcome:
+        """Wait for the function's result, up to a time limit; the process has ended afterwards."""
+        try:
+            outcome = self._outcome(seconds)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            os.close(self.writing)
+        if not isinstance(self.errors, int):
+            with self.errors:
+                self.errors.seek(0)
+                said = self.errors.read().decode(errors="replace")
+            sys.stderr.write("" if outcome.crashed else said)  # after a crash it is pages of XLA's output
+        return outcome
+
+    def _outcome(self, seconds: float | None) -> Outcome:
+        with suppress(BrokenPipeError), open(self.writing, "wb", closefd=False) as pipe:
+            pipe.write(len(self.payload).to_bytes(LENGTH_BYTES))
+            pipe.write(self.payload)
+        timer = _Timer(self.process, seconds)
+        with timer, open(self.reading, "rb") as pipe:
+            answer = pipe.read()
+        if timer.is_over:
+            return Outcome(error=f"a time limit of {seconds:.0f} s", crashed=True)
+        if (code := self.process.wait()) or not answer:
+            return Outcome(error=name_of(code), crashed=True)
+        value, error, raised = pickle.loads(answer)
+        return Outcome(value, error, raised=pickle.loads(raised))
+
+
+class _Timer:
+    """Timer that kills a process after some seconds; None: never."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float | None):
+        self.process, self.is_over = process, False
+        self.timer = threading.Timer(seconds, self.end) if seconds else None
+
+    def end(self) -> None:
+        self.is_over = True
+        self.process.kill()
+
+    def __enter__(self) -> None:
+        if self.timer:
+            self.timer.start()
+
+    def __exit__(self, *_: Any) -> None:
+        if self.timer:
+            self.timer.cancel()
+
+
+def name_of(code: int) -> str:
+    """Describe how a process ended, by its exit code: 'SIGSEGV', 'an exit with code 3'; for SIGKILL with its usual cause."""
+    if code >= 0:
+        return f"an exit with code {code}"
+    name = signal.Signals(-code).name
+    return f"{name}, as the system does where memory is short" if name == "SIGKILL" else name
+
+
+def serve(reading: int, writing: int) -> None:
+    """Read a payload, run it in this child process, and send back its value, or its error as one line."""
+    with open(reading, "rb", closefd=False) as pipe:
+        payload = pipe.read(int.from_bytes(pipe.read(LENGTH_BYTES)))
+    end_with_parent(reading)
+    try:
+        answer = (pickle.loads(payload)(), "", pickle.dumps(None))
+    except Exception as error:
+        answer = (None, f"{type(error).__name__}: {error}".split("\n")[0], _pickled(error))
+    with open(writing, "wb") as pipe:
+        pipe.write(pickle.dumps(answer))
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(0)  # threads of a faulty program would keep Python from exiting
+
+
+def _pickled(error: Exception) -> bytes:
+    """Pickle an error; None if it cannot be unpickled."""
+    with suppress(Exception):
+        pickle.loads(answer := pickle.dumps(error))
+        return answer
+    return pickle.dumps(None)
+
+
+def exported(f: Callable[..., Any], *given: Any) -> tuple[bytes, Sequence[np.ndarray]]:
+    """Export f, traced for `given`: return the program as bytes and the arrays in `given`, arguments of `run_exported`."""
+    import jax
+    import jax.export
+
+    leaves, tree = jax.tree.flatten(given)
+    program = jax.export.export(jax.jit(lambda *leaves: f(*jax.tree.unflatten(tree, leaves))))(*leaves)
+    return bytes(program.serialize()), [np.asarray(leaf) for leaf in leaves]
+
+
+def run_exported(program: bytes, arrays: Sequence[np.ndarray], options: Mapping[str, Any]) -> np.ndarray:
+    """Run an exported program, compiled with these options."""
+    import jax
+    import jax.export
+
+    call = jax.export.deserialize(bytearray(program)).call
+    return np.asarray(jax.jit(call, compiler_options=dict(options) or None)(*arrays))
+
 
 NOTES = "JAXFORMER_NOTES"
 """Environment variable: file in which a process notes what it is running, for the process that sees it end."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.runtime.child import Child, Outcome
+from jaxformer.runtime.crashes import Child, Outcome
 from jaxformer.runtime.xla_options import FAULTS, Fault
 
 LONGEST = 60.0

@@ -15,7 +15,7 @@ from jaxformer.convert.registry import FAMILIES
 from jaxformer.convert.rules import to_jax
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import (
     B,
     D,

@@ -12,7 +12,7 @@ from jaxformer.evaluation.ladder import load_torch
 from jaxformer.nn.blocks import Block
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import (
     B,
     D,

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.diagnose.calls import bound
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 
 pytestmark = pytest.mark.foreign
 D, T = 8, 7

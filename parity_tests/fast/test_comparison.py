@@ -19,11 +19,10 @@ from jaxformer.errors import JaxformerError
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract, build
 from jaxformer.nn import attention, blocks, embeddings, feedforward, norms
-from jaxformer.parity.attribute import gradients
+from jaxformer.parity.attribute import values_and_gradients
 from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named
 from parity_tests.support.helpers import V, gpt_config, seq2seq_config, usually
@@ -207,7 +206,9 @@ def test_a_model_that_fails_inside(sides):
 def test_a_bug_and_then_a_failure_is_not_compared(sides, monkeypatch):
     plant, diverging, _ = PLANTED["gelu by tanh"]
     plant(monkeypatch)
-    monkeypatch.setattr(gradients, "wrong_gradients", lambda *given: (_ for _ in ()).throw(RuntimeError("no gradient")))
+    monkeypatch.setattr(
+        values_and_gradients, "wrong_gradients", lambda *given: (_ for _ in ()).throw(RuntimeError("no gradient"))
+    )
     report = report_of(sides, checks=CHECK_NAMES)
     assert [module.jax for module in report.diverging] == diverging
     assert report.exit_code == 2

@@ -10,7 +10,7 @@ from flax import linen, nnx
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.jax_hooks import tap
 
 X = np.random.default_rng(0).standard_normal((3, 5, 6)).astype(np.float32)

@@ -27,7 +27,7 @@ from jaxformer.models import abstract
 from jaxformer.nn.stack import Stack
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.metrics import same_bits
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import B, D, F, H, N, T, V, block_config, gpt_config, noise
 
 TWO = Family("own", {}, module_rules("wte", "wte"), tied={"head.weight": "wte.weight", "again.weight": "wte.weight"})

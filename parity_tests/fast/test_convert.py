@@ -13,10 +13,10 @@ import torch
 import transformers
 
 import jaxformer as jf
-from jaxformer.checkpoints.certificate import certify
-from jaxformer.checkpoints.conversion import round_trip
+from jaxformer.checkpoints.describe import certify
 from jaxformer.checkpoints.opened import open_path
 from jaxformer.checkpoints.texts import read_ids, read_tokenizer
+from jaxformer.checkpoints.written import round_trip
 from jaxformer.cli.generate import Generate, write_text
 from jaxformer.cli.main import dispatch
 from jaxformer.convert.safetensors import save_weights

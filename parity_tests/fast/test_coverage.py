@@ -9,8 +9,7 @@ import torch_ref.models
 from jaxformer.errors import InputError
 from jaxformer.evaluation.ladder import adversarial_inputs, call_torch, load_torch
 from jaxformer.models import abstract
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 from jaxformer.parity.report.summarize import ranges
 from jaxformer.parity.trace.coverage import sensitivity
 from parity_tests.support.helpers import gpt_config, noise, seq2seq_config

@@ -17,7 +17,7 @@ from jaxformer.errors import ParityError
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, check_output
 from jaxformer.models import abstract
 from jaxformer.nn.dropout import dropout
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.training.shared_dropout import check_masks, feed_masks, with_masks
 from jaxformer.runtime.random import dropout_mask, split

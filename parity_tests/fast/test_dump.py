@@ -18,7 +18,7 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.compare import check, compare, dump, record_torch
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.archive import load, save
 from parity_tests.support.helpers import gpt_config
 from tests.room import room_for
@@ -85,7 +85,7 @@ from jaxformer.models import abstract, GPT
 from jaxformer.evaluation.ladder import call_jax
 from jaxformer.parity.compare import check
 from jaxformer.parity.trace.archive import load
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.config.models import GPTConfig
 report = check(load(Path({str(folder)!r})), excite(abstract({replace(CONFIG, **changes)!r}), seed=1), call_jax=call_jax)
 print(report.verdict)

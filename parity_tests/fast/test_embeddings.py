@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.nn.embeddings import Embedding, InputEmbedding
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 from jaxformer.parity.training.shared_dropout import feed_masks, with_masks
 from parity_tests.support.helpers import B, D, T, V, checks, gpt_config, run_check, twins
 from torch_ref.nn.embeddings import Embedding as TorchEmbedding

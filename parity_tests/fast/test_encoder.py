@@ -13,7 +13,7 @@ from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch
 from jaxformer.models import Encoder, abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.pytree import map_named
 from parity_tests.support.helpers import B, D, K, V, bias_per_head, checks, encoder_config, per_head, run_check, twins, usually

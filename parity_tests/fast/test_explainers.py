@@ -17,7 +17,7 @@ from jaxformer.parity.diagnose.evidence import Difference, Evidence
 from jaxformer.parity.diagnose.explainers import EXPLAINERS, attempt, explain
 from jaxformer.parity.diagnose.formulas import choices
 from jaxformer.parity.diagnose.formulas.attention import attend, masks
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.runs.session import Session
 from parity_tests.support.helpers import noise
 

@@ -17,8 +17,7 @@ from jaxformer.nn.positions import sinusoid, sinusoid_blocks
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64, check_gradients, same_bits
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 from parity_tests.support.helpers import (
     B,
     D,

@@ -14,7 +14,7 @@ from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from torch_ref.decoding import sampling as torch_sampling
 from torch_ref.decoding.generate import generate as torch_generate
 from torch_ref.decoding.generate import generate_beam as torch_generate_beam

@@ -6,7 +6,7 @@ import torch
 import transformers
 
 from jaxformer.parity.numerics.float64 import torch_float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.reference import run_torch
 from parity_tests.support.helpers import noise
 

@@ -3,12 +3,11 @@ import functools
 import pytest
 from torch import nn
 
-from jaxformer.nn.embeddings import Embedding
-from jaxformer.nn.head import Head
-from jaxformer.parity.probe.inputs import probe
+from jaxformer.nn.embeddings import Embedding, Head
+from jaxformer.parity.probe import probe
 from parity_tests.support.helpers import B, D, T, V, checks, gpt_config, noise, run_check, twins
 from torch_ref.nn.embeddings import Embedding as TorchEmbedding
-from torch_ref.nn.head import Head as TorchHead
+from torch_ref.nn.embeddings import Head as TorchHead
 
 X, IDS = noise(B, T, D), probe(V, B, T, seed=0)[0]
 HEADS = {

@@ -15,7 +15,7 @@ from torch import nn
 
 from jaxformer.errors import ConfigError, InputError
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign

@@ -17,7 +17,7 @@ from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EXACT, Noise, check_float32, check_float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.runtime.xla_options import exact
 from jaxformer.training import chunked_loss, losses
 from jaxformer.training.pairs import pair_loss

@@ -13,8 +13,8 @@ from jaxformer.parity.attribute.comparison import Comparison
 from jaxformer.parity.attribute.weights import weights
 from jaxformer.parity.pairing.tensors import NO_RULES, identify
 from jaxformer.parity.report.data import Stage
-from jaxformer.parity.trace.recorder import TorchState
 from jaxformer.parity.trace.reference import apply
+from jaxformer.parity.trace.torch_hooks import TorchState
 from parity_tests.support.helpers import D, F, V, noise
 
 Tree = dict[str, Any]

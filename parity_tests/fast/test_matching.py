@@ -23,9 +23,8 @@ from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.pairing.candidates import Assignment, as_family, on_host, torch_names
 from jaxformer.parity.pairing.modules import parameter_pairs
 from jaxformer.parity.pairing.tensors import identify
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.trace.recorder import TorchState
+from jaxformer.parity.probe import excite, probe
+from jaxformer.parity.trace.torch_hooks import TorchState
 from jaxformer.pytree import map_named, named_weights
 from parity_tests.support.helpers import B, D, F, H, N, T, V, block_config, gpt_config, noise, seq2seq_config
 from parity_tests.zoo.ports import StackOfStates, TwoStacksOfStates

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.nn.matmul import matmul
+from jaxformer.nn.linear import matmul
 from jaxformer.parity.numerics.metrics import check_float64
 from parity_tests.support.helpers import B, D, F, T, noise
 

@@ -14,7 +14,7 @@ from jaxformer.convert.rules import to_torch
 from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.metrics import check_bfloat16
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.training import losses
 from jaxformer.training.mixed_precision import in_bfloat16
 from jaxformer.training.step import whole_gradient

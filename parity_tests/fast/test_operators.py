@@ -17,14 +17,14 @@ import torch
 
 from jaxformer.parity.diagnose import operators
 from jaxformer.parity.diagnose.diagnosis import Candidate, reported
+from jaxformer.parity.diagnose.evidence import replay_of
 from jaxformer.parity.diagnose.mutation import Proposal
 from jaxformer.parity.diagnose.registry import every
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.replays import replay_of
 from jaxformer.parity.diagnose.search import Search, limit_of
 from jaxformer.parity.diagnose.solve import off
-from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.report.strict_json import plain
+from jaxformer.parity.probe import excite
+from jaxformer.parity.report.report import plain
 from jaxformer.parity.runs.session import Budget, Session
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey
 from jaxformer.parity.trace.reference import run_torch

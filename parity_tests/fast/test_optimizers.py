@@ -17,7 +17,7 @@ from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import UNIT_ROUNDOFF, difference
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.training.step_comparison import ONE_STEP
 from jaxformer.pytree import named_leaves
 from jaxformer.training.optimizers import bias_correction, chosen, is_matrix, make_optimizer, scale_by_adam

@@ -16,9 +16,9 @@ import numpy as np
 import optax
 import torch
 from jaxformer.models import abstract, GPT
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.evaluation.ladder import load_torch
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import gpt_config
 from torch_ref.models import GPT as Twin
 

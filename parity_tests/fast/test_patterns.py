@@ -18,7 +18,7 @@ from jaxformer.errors import ConversionError
 from jaxformer.models import abstract
 from jaxformer.parity.attribute.weights import describe_difference
 from jaxformer.parity.numerics.metrics import same_bits
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import D, F, H, K, N, T, V, gpt_config, noise
 
 size = st.integers(1, 5)

@@ -13,8 +13,7 @@ from flax import nnx
 
 from jaxformer.errors import JaxformerError
 from jaxformer.models import abstract
-from jaxformer.parity.probe.inputs import never_passed, probe, probe_audio, probe_config, probe_image
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, never_passed, probe, probe_audio, probe_config, probe_image
 from jaxformer.pytree import named_leaves
 from parity_tests.support.helpers import gpt_config
 

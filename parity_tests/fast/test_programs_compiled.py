@@ -10,7 +10,7 @@ import torch
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics import float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign

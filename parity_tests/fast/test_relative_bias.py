@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-import jaxformer.nn.relative_bias as ours
-import torch_ref.nn.relative_bias as theirs
+import jaxformer.nn.positions as ours
+import torch_ref.nn.positions as theirs
 from jaxformer.evaluation.ladder import load_torch
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import N, block_config
 
 DISTANCES = np.arange(-1100, 1101)

@@ -16,7 +16,7 @@ from jaxformer.errors import ConversionError
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.pairing.modules import pair_modules, parameter_pairs
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.pytree import named_leaves
 from parity_tests.support.helpers import D, F, H, K, N, V, block_config, gpt_config, noise
 from parity_tests.zoo.ports import StackOfStates, TwoStacksOfStates

@@ -12,7 +12,7 @@ import torch
 
 from jaxformer.errors import ConfigError
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.runs import session
 from jaxformer.parity.runs.session import ALL, EACH, Budget, Session

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
+from jaxformer.parity.diagnose.evidence import replay_of
 from jaxformer.parity.diagnose.modules import replaced
-from jaxformer.parity.diagnose.replays import replay_of
 from jaxformer.parity.diagnose.slices import suspects_of
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey
 from jaxformer.parity.trace.reference import run_torch

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.parity.trace import recorder
-from jaxformer.parity.trace.recorder import one_if_small
+from jaxformer.parity.trace import torch_hooks
+from jaxformer.parity.trace.torch_hooks import one_if_small
 
 MODEL, INPUTS = torch.nn.Linear(3, 5), (np.zeros((2, 3), np.float32),)
 
@@ -25,7 +25,7 @@ def test_a_small_model_has_one():
 
 
 def test_a_large_one_has_all(monkeypatch):
-    monkeypatch.setattr(recorder, "SMALL", 20 * 6)  # parameters, with biases, times numbers
+    monkeypatch.setattr(torch_hooks, "SMALL", 20 * 6)  # parameters, with biases, times numbers
     with one_if_small(MODEL, INPUTS):
         assert torch.get_num_threads() == 2
 

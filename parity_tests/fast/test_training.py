@@ -13,12 +13,11 @@ from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
-from jaxformer.evaluation.ladder import load_torch
-from jaxformer.evaluation.training_cases import TrainingCase, compare_twins
+from jaxformer.evaluation.ladder import TrainingCase, compare_twins, load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.training.step import train_state, train_step
 from parity_tests.support.helpers import usually
 from torch_ref.training.optimizers import make_optimizer as make_torch_optimizer

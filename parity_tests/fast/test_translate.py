@@ -24,9 +24,9 @@ from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract, build
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.training.compare import compare_training
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.recipes.sentences import make_buckets
 from jaxformer.recipes.settings import Translate
 from jaxformer.recipes.translate import PRESETS

@@ -19,8 +19,7 @@ from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.nn.masks import padding_mask
 from jaxformer.parity.numerics.float64 import to_float64
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 from parity_tests.support.helpers import usually
 from torch_ref.decoding.translation import translate as torch_translate
 from torch_ref.decoding.translation import translate_beam as torch_translate_beam

@@ -12,8 +12,8 @@ from jax.extend.core import Primitive
 from jax.lax import empty
 
 from jaxformer.parity.compare import check, compare, dump
-from jaxformer.parity.numerics import unset_arrays
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.numerics import jax_operations
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign
@@ -27,7 +27,7 @@ ROWS = np.random.default_rng(1).standard_normal((5, W)).astype(np.float32)
 @pytest.fixture(autouse=True)
 def _unset(monkeypatch):
     """jnp.empty as jax 0.11 has it."""
-    monkeypatch.setattr(unset_arrays, "SINCE", (0, 0))
+    monkeypatch.setattr(jax_operations, "SINCE", (0, 0))
     monkeypatch.setattr(jnp, "empty", partial(empty, dtype=jnp.float32))
 
 
@@ -97,7 +97,7 @@ def test_another_bug_is_not_laid_to_it(theirs):
 
 
 def test_before_jax_0_11_nothing_is_told(theirs, monkeypatch):
-    monkeypatch.setattr(unset_arrays, "SINCE", (9, 0))
+    monkeypatch.setattr(jax_operations, "SINCE", (9, 0))
     monkeypatch.setattr(jnp, "empty", jnp.zeros)
     report = report_of(theirs, read, activation=lambda x: 1.5 * jnp.tanh(x))
     assert report.status == "different"
@@ -108,4 +108,4 @@ def test_the_operation_has_the_name_that_is_looked_for(monkeypatch):
     bound, bind = [], Primitive.bind
     monkeypatch.setattr(Primitive, "bind", lambda self, *args, **how: (bound.append(self.name), bind(self, *args, **how))[1])
     empty((2,), jnp.float32)
-    assert unset_arrays.EMPTY in bound
+    assert jax_operations.EMPTY in bound

@@ -14,7 +14,7 @@ from jaxformer.parity.diagnose import search
 from jaxformer.parity.diagnose.mutation import Free
 from jaxformer.parity.diagnose.solve import solved
 from jaxformer.parity.numerics.metrics import EXPLAINED
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import usually
 
 pytestmark = pytest.mark.foreign

@@ -8,7 +8,7 @@ import torch
 
 import jaxformer
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import noise, usually
 
 pytestmark = pytest.mark.foreign

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import jaxformer as jf
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 
 pytestmark = pytest.mark.foreign
 

@@ -17,9 +17,9 @@ from flax import linen, nnx
 from jax.experimental import io_callback
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
-from jaxformer.parity.trace.host_draws import generators
+from jaxformer.parity.trace.suspect_operations import generators
 
 B, D, F, V = 3, 4, 6, 5
 X = np.random.default_rng(0).standard_normal((B, D)).astype(np.float32)

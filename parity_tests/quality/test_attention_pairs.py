@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from jaxformer.nn.attention import masked_softmax
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.support.helpers import usually

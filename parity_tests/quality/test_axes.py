@@ -12,8 +12,7 @@ from flax import nnx
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.axis_order import order_of, orders_for
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.support.helpers import usually

@@ -9,7 +9,7 @@ from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.jax_hooks import tap
 

@@ -14,10 +14,10 @@ from torch.nn import functional
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.pairing.tensors import NO_RULES, identify
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.archive import load, save
-from jaxformer.parity.trace.recorder import TorchState
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.trace.torch_hooks import TorchState
+from jaxformer.parity.training.trainers import TrainingSpec
 from parity_tests.support.helpers import D, F, V, noise
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import jaxformer
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import noise, usually
 
 pytestmark = pytest.mark.foreign

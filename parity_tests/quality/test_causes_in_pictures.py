@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import jaxformer
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import noise, usually
 
 pytestmark = pytest.mark.foreign

@@ -9,7 +9,7 @@ from flax import nnx
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.axis_order import SAMPLE, nearer_order
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.runs import activation_patching
 
 C = 4

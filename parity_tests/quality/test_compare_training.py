@@ -17,9 +17,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.errors import JaxformerError
 from jaxformer.parity.diagnose.formulas.optimizer_steps import explain_schedule
-from jaxformer.parity.report.training_plot import plot_training
+from jaxformer.parity.report.report import plot_training
 from jaxformer.parity.training.compare import compare_training
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.training.optimizers import clip
 from parity_tests.support.helpers import usually
 

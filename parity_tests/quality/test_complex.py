@@ -11,7 +11,7 @@ from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import InputError
 from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.reference import run_torch
 

@@ -10,7 +10,7 @@ import torch
 from flax import nnx
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace import jax_hooks
 

@@ -9,9 +9,8 @@ import torch
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.errors import InputError
 from jaxformer.parity.compare import compare
-from jaxformer.parity.decoding.generation import compare_generation
-from jaxformer.parity.decoding.steps import compare_steps, run_steps
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.decoding import compare_generation, compare_steps, run_steps
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import D, N, V, usually
 from parity_tests.zoo.others import SmallGPT
 

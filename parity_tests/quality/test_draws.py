@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.pairing.draws import fitting, pair_draws
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.draws import DROPOUT, UNIFORM, Draw, numbers_of
 

@@ -13,8 +13,8 @@ import torch
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.float32_tables import Tables, is_rounded, leading, rounded_window
-from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.probe import excite
+from jaxformer.parity.training.trainers import TrainingSpec
 from parity_tests.support.helpers import noise
 
 T, D = 7, 10

@@ -14,8 +14,7 @@ from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.float64 import jax_float64, torch_float64
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 from jaxformer.parity.trace.perturb import Unperturbed
 
 pytestmark = pytest.mark.foreign

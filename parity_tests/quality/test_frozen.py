@@ -11,10 +11,10 @@ import torch
 from flax import nnx
 
 from jaxformer.parity.compare import check, compare, record_torch
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.archive import load, save
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.trainers import TrainingSpec
 from parity_tests.support.helpers import noise
 
 

@@ -12,8 +12,8 @@ from jaxformer.decoding import generate
 from jaxformer.errors import InputError
 from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
-from jaxformer.parity.decoding.generation import Written, compare_generation, compare_written
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.decoding import Written, compare_generation, compare_written
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import B, V, gpt_config
 from torch_ref.decoding.generate import generate as torch_generate
 from torch_ref.models import GPT as TORCH_GPT

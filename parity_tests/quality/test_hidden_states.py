@@ -16,7 +16,7 @@ from jaxformer.evaluation.ladder import adversarial_inputs, load_torch
 from jaxformer.models import EncoderDecoder, abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import B, D, F, K, L, N, V, bias_per_head, encoder_config, gpt_config, seq2seq_config
 
 T = 11

@@ -9,9 +9,9 @@ from numpy.testing import assert_allclose
 from torch.nn import functional
 
 from jaxformer.parity.compare import compare, record_torch
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
+from jaxformer.parity.runs.gradients_of_weights import gradients_from
 from jaxformer.parity.trace.call_sites import ArrayKey, Site
-from jaxformer.parity.trace.partial_gradients import gradients_from
 from parity_tests.support.helpers import noise
 
 pytestmark = pytest.mark.foreign

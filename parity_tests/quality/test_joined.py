@@ -11,8 +11,8 @@ from jaxformer.errors import ConversionError
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.pairing.tensors import NO_RULES, identify
-from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.trace.recorder import TorchState
+from jaxformer.parity.probe import excite
+from jaxformer.parity.trace.torch_hooks import TorchState
 from parity_tests.support.helpers import D, H, N, T, noise
 
 NAMES = ("q", "k", "v")

@@ -9,7 +9,7 @@ from flax import nnx
 from torch.nn import functional
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 
 pytestmark = pytest.mark.foreign
 

@@ -13,7 +13,7 @@ from flax import nnx
 from torch.nn import functional
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from parity_tests.support.helpers import noise, usually
 

@@ -14,9 +14,9 @@ from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
 from jaxformer.parity.pairing.placement import OneSided
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.trainers import TrainingSpec
 from parity_tests.support.helpers import noise
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxformer import tap
 from jaxformer.parity.attribute.rounding import measures
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 
 pytestmark = pytest.mark.foreign
 

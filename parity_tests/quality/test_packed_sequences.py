@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.diagnose.calls import safe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import noise
 
 pytestmark = pytest.mark.foreign

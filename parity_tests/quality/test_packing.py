@@ -9,7 +9,7 @@ import torch
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.diagnose.by_arrays.order import explain_ids
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import noise
 
 pytestmark = pytest.mark.foreign

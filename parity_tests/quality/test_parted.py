@@ -10,8 +10,8 @@ from jaxformer.convert.layouts import inside
 from jaxformer.errors import ConversionError
 from jaxformer.parity.compare import compare
 from jaxformer.parity.pairing.tensors import NO_RULES, identify
-from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.trace.recorder import TorchState
+from jaxformer.parity.probe import excite
+from jaxformer.parity.trace.torch_hooks import TorchState
 from parity_tests.quality.test_joined import there_and_back
 from parity_tests.support.helpers import B, D, H, N, T, noise
 

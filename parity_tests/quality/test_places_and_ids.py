@@ -10,7 +10,7 @@ from flax import nnx
 from jaxformer.parity.compare import compare
 from jaxformer.parity.diagnose.operators.positions import other_ids
 from jaxformer.parity.diagnose.operators.rotary_tables import plain_rates, rotary
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.support.helpers import noise, usually
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.support.helpers import noise, usually
 

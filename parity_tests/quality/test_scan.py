@@ -11,7 +11,7 @@ from flax import linen, nnx
 
 from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.support.helpers import usually
 

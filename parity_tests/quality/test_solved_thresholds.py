@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 
 pytestmark = pytest.mark.foreign
 X, Y = np.random.default_rng(0).standard_normal((2, 11, 5)).astype(np.float32)

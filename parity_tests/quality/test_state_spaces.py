@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.support.helpers import noise, usually
 

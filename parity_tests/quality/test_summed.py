@@ -9,7 +9,7 @@ import torch
 from jaxformer.convert.rules import Family, Join, Part, Rule, gradients_to_torch, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.runs.gradients_of_weights import gradients_to_jax
 from parity_tests.support.helpers import noise
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from jaxformer.parity.compare import check, compare, dump
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign

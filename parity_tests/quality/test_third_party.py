@@ -16,8 +16,7 @@ from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import causal_mask, combine, padding_mask
 from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite, probe
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.support.helpers import B, D, F, N, S, T, V, block_config, encoder_config, gpt_config, noise

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 
 pytestmark = pytest.mark.foreign
 

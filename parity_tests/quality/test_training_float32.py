@@ -8,7 +8,7 @@ import pytest
 from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.errors import ParityError
-from jaxformer.evaluation.training_cases import TrainingCase, check_twins32, twins
+from jaxformer.evaluation.ladder import TrainingCase, check_twins32, twins
 from jaxformer.parity.training.compare import MOST_STEPS, check_training32
 from parity_tests.support.helpers import usually
 

@@ -14,9 +14,9 @@ from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.training.compare import compare_training
-from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.trainers import TrainingSpec
 from parity_tests.support.helpers import noise
 
 pytestmark = pytest.mark.foreign

@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers.generation import utils
 
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.convert.families.bart import BART, MARIAN
@@ -18,7 +18,7 @@ from jaxformer.convert.rules import to_torch
 from jaxformer.decoding import generate, generate_beam, translate, translate_beam
 from jaxformer.models import GPT, abstract
 from jaxformer.parity.numerics.float64 import to_float64
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import usually
 
 V, ROWS, N, START, EOS, PAD, WIDTH = 13, 60, 9, 7, 9, 11, 4

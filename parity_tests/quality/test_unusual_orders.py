@@ -8,7 +8,7 @@ import torch
 from jaxformer.convert.layouts import in_usual_order
 from jaxformer.convert.rules import Axes
 from jaxformer.parity.compare import compare
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import noise
 
 pytestmark = pytest.mark.foreign

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.diagnose import cross_check
+from jaxformer.parity.diagnose import search
 from jaxformer.parity.diagnose.mutation import Free
 from jaxformer.parity.diagnose.solve import solved
 from jaxformer.parity.numerics.metrics import EXPLAINED
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 
 pytestmark = pytest.mark.foreign
 D, T = 6, 4
@@ -137,7 +137,7 @@ def test_what_moves_another_array_away_from_jaxs_is_no_cause():
 
 
 def test_what_one_array_alone_tells_is_found_first(monkeypatch):
-    monkeypatch.setattr(cross_check, "off", lambda *arrays: 0.0)
+    monkeypatch.setattr(search, "off", lambda *arrays: 0.0)
     assert "shift" in compared(Shifted, without_parts).cause
 
 

@@ -14,7 +14,7 @@ from jaxformer.evaluation.ladder import LADDER, check_all_gradients, load_torch
 from jaxformer.nn.cache import KeysValues
 from jaxformer.nn.masks import causal_mask
 from jaxformer.parity.numerics.metrics import check_float64, check_gradients
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.trace.reference import Call, Reference, apply, run_torch
 

@@ -10,8 +10,7 @@ from functools import partial
 import pytest
 
 from jaxformer.errors import InputError
-from jaxformer.runtime.child import Child, Outcome
-from jaxformer.runtime.crashes import CRASHED, note, twice
+from jaxformer.runtime.crashes import CRASHED, Child, Outcome, note, twice
 
 
 def outcome(f, *given, seconds=30.0, **environment):

@@ -19,8 +19,8 @@ from jaxformer.errors import InputError
 from jaxformer.parallel import group as groups
 from jaxformer.parallel import launch as launcher
 from jaxformer.parallel.join import relayed, seat_in_cluster, seat_of
+from jaxformer.parallel.launch import Limits, Watch
 from jaxformer.parallel.link import Met, Seat, difference, free_port, meet
-from jaxformer.parallel.watch import Limits, Watch
 from parity_tests.support.helpers import usually
 
 TOY = """
@@ -30,7 +30,7 @@ listen()
 from jaxformer.parallel.group import exchange, from_first, timed
 from jaxformer.parallel.link import Seat
 from jaxformer.parallel.join import together
-from jaxformer.parallel.watch import Limits, Watch
+from jaxformer.parallel.launch import Limits, Watch
 number, count, port, does = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 limits = Limits(beat=0.05, silence=1.0, usual=1.0, patience=5.0)
 with together(Seat(number, count, "127.0.0.1", port), {"is": "alike"}, wait=10, limits=limits):

@@ -23,10 +23,9 @@ from jaxformer.errors import ConfigError
 from jaxformer.evaluation.sharded.causes import STALE, explain, other_order
 from jaxformer.evaluation.sharded.compare import Case, different_alone, worst
 from jaxformer.evaluation.sharded.predict import flops_of
-from jaxformer.evaluation.sharded.recorded_step import Recorded, decided_by_rounding, traces, untraced
-from jaxformer.evaluation.sharded.step_inputs import wide_state
+from jaxformer.evaluation.sharded.recorded_step import Recorded, decided_by_rounding, traces, untraced, wide_state
 from jaxformer.models import abstract
-from jaxformer.parallel.rules import AXES_OF, letters_of, spec_of
+from jaxformer.parallel.placement import AXES_OF, letters_of, spec_of
 from jaxformer.pytree import named_leaves
 from tests.eight_devices import TOYS, TRIED
 from tests.tiny import tiny_config

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jaxformer.checkpoints.certificate import certificate_of
+from jaxformer.checkpoints.describe import certificate_of
 from jaxformer.cli.flags import run
 from jaxformer.cli.parity import dump, explain
-from jaxformer.cli.parity.names import no_exit
+from jaxformer.cli.parity_flags import no_exit
 from jaxformer.errors import CheckpointError, InputError, JaxformerError
 from jaxformer.recipes.prepare import recipe_of
 from jaxformer.recipes.settings import Shakespeare
@@ -79,7 +79,7 @@ def raised(*_):
 def test_an_error_whose_message_ends_the_process(mine, refusal):
     mine.model, mine.pair = raised, lambda: type("Pair", (tuple,), {"__iter__": raised})((1, 2))
     for name in ("model", "pair"):
-        assert refusal(dump.main, [f"mine:{name}", "out", "--vocab", "9"]).startswith(
+        assert refusal(dump, [f"mine:{name}", "out", "--vocab", "9"]).startswith(
             f"mine:{name} fails: EndingError: EndingError (at "
         )
 
@@ -137,7 +137,7 @@ def test_a_stream_that_the_users_code_has_closed(stream, monkeypatch, capfd):
 @pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
 def test_a_report_that_never_ends(name, tmp_path, refusal):
     os.mkfifo(tmp_path / "pipe")
-    assert refusal(explain.main, [str(tmp_path / name)]) == f"{tmp_path / name} is a pipe or a device; give a file"
+    assert refusal(explain, [str(tmp_path / name)]) == f"{tmp_path / name} is a pipe or a device; give a file"
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "manifest.json", "config.json"])

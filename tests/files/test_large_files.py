@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from jaxformer.checkpoints.certificate import read_certificate
+from jaxformer.checkpoints.describe import read_certificate
 from jaxformer.checkpoints.opened import Opened
 from jaxformer.checkpoints.texts import read_ids
 from jaxformer.checkpoints.written import write_tokenizer
@@ -25,7 +25,7 @@ READERS = {
     "model.safetensors.index.json": lambda folder: weight_map(folder / "model.safetensors.index.json"),
     archive.MANIFEST: archive.load,
     "described.json": lambda folder: read_config(folder / "described.json"),
-    "report.json": lambda folder: explain.main([str(folder / "report.json")]),
+    "report.json": lambda folder: explain([str(folder / "report.json")]),
     "tinyshakespeare.txt": lambda folder: corpora.read_corpus("tinyshakespeare"),
     "special_tokens_map.json": lambda folder: write_tokenizer(cast(Opened, SimpleNamespace(place=folder)), folder / "copy"),
     "metrics.jsonl": lambda folder: RunFolder(folder).metrics,

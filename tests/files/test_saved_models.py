@@ -13,7 +13,7 @@ import torch
 
 from jaxformer.checkpoints.opened import load
 from jaxformer.checkpoints.written import save
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.convert.safetensors import save_weights
 from jaxformer.errors import CheckpointError, InputError

@@ -13,7 +13,7 @@ from jaxformer.convert.state_dict import from_torch, to_torch
 from jaxformer.errors import ConfigError, ConversionError, InputError
 from jaxformer.models import abstract
 from jaxformer.nn import MultiHeadAttention
-from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe import excite
 from jaxformer.pytree import named_leaves
 from tests.tiny import tiny_config
 

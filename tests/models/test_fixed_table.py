@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from jaxformer.cli.flags import parse
-from jaxformer.config.configuration import from_dict, plain
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable, from_dict, plain
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import ConfigError
 from jaxformer.models import abstract, build

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from jaxformer.bench import limits, measure, run
+from jaxformer.bench import commands, limits, measure
+from jaxformer.bench.commands import Outputs, bench
 from jaxformer.bench.first_text import SIDES as FIRST_TEXTS
 from jaxformer.bench.items import (
     COLD,
@@ -26,10 +27,8 @@ from jaxformer.bench.limits import Peak, cost_of
 from jaxformer.bench.measure import Plan, check_same, measure_item
 from jaxformer.bench.prepare import prepare
 from jaxformer.bench.problems import load_problem
-from jaxformer.bench.processes import WorkerError
-from jaxformer.bench.results import Result, SideResult, add_results, read_results
-from jaxformer.bench.run import Outputs, bench
-from jaxformer.bench.tables import markdown, short_markdown, summary
+from jaxformer.bench.results import Result, SideResult, add_results, markdown, read_results, short_markdown, summary
+from jaxformer.bench.runners import WorkerError
 from jaxformer.cli.main import dispatch
 from jaxformer.errors import ParityError
 from tests.tiny import GERMAN
@@ -161,7 +160,7 @@ def faked(monkeypatch):
     Fake.log = []
     monkeypatch.setattr(measure, "InWorker", lambda item, peer, *_: Fake(peer, **{"check": [2.0], **told.get(peer, {})}))
     monkeypatch.setattr(measure, "ask_once", lambda *_, **__: {"flops": 1e9, "bytes": 1e6})
-    monkeypatch.setattr(run, "ask_once", lambda *_: {"flops": 1e11, "bandwidth": 1e10})
+    monkeypatch.setattr(commands, "ask_once", lambda *_: {"flops": 1e11, "bandwidth": 1e10})
     monkeypatch.setattr(limits, "load", lambda: 0.0)
     return told
 
@@ -329,12 +328,12 @@ def test_results_as_a_chart(tmp_path):
 def test_what_cannot_be_measured_is_refused_at_once(refusal, arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("other.json").write_text(json.dumps([1]))
-    monkeypatch.setattr(run, "ask_once", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(commands, "ask_once", lambda *_: pytest.fail("measured"))
     assert refusal(dispatch, ["bench", *arguments]).startswith(said)
 
 
 def test_without_matplotlib_a_chart_is_refused(refusal, monkeypatch):
-    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
     said = refusal(dispatch, ["bench", "train", "--chart", "bench.png"])
     assert said == "--chart needs matplotlib; pip install 'jaxformer[viz]'"
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from jaxformer.config.settings import BeamConfig
 from torch_ref.decoding.choose import Step
-from torch_ref.decoding.rules import Ends, constrain, end_tokens
+from torch_ref.decoding.sampling import Ends, constrain, end_tokens
 
 Hypothesis = tuple[list[int], float]
 """Sequence up to its end, or to the greatest length, and its score."""

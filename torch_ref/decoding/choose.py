@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from jaxformer.config.settings import SamplingConfig
-from torch_ref.decoding.rules import Ends, constrain, end_tokens, filler
-from torch_ref.decoding.sampling import next_tokens
+from torch_ref.decoding.sampling import Ends, constrain, end_tokens, filler, next_tokens
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """Function step(tokens, cache) -> logits `B V` of the next token, and the cache with these tokens added."""

@@ -9,8 +9,7 @@ from torch import Tensor
 from jaxformer.config.settings import BeamConfig, SamplingConfig
 from torch_ref.decoding.beam import Hypothesis, beam_search
 from torch_ref.decoding.choose import choose
-from torch_ref.decoding.rules import Ends
-from torch_ref.decoding.sampling import GREEDY
+from torch_ref.decoding.sampling import GREEDY, Ends
 from torch_ref.models.gpt import GPT
 from torch_ref.nn.cache import KVCache, empty_cache
 from torch_ref.nn.masks import padding_mask

@@ -20,8 +20,7 @@ from jaxformer.validation.inputs import (
 from torch_ref.models.init import initialise
 from torch_ref.nn.attention import Memory
 from torch_ref.nn.cache import KeysValues, KVCache
-from torch_ref.nn.embeddings import InputEmbedding
-from torch_ref.nn.head import Head
+from torch_ref.nn.embeddings import Head, InputEmbedding
 from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack

@@ -7,8 +7,7 @@ from jaxformer.config.models import GPTConfig
 from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_room, check_tokens
 from torch_ref.models.init import initialise
 from torch_ref.nn.cache import KVCache
-from torch_ref.nn.embeddings import InputEmbedding
-from torch_ref.nn.head import Head
+from torch_ref.nn.embeddings import Head, InputEmbedding
 from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack

@@ -3,11 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config.initialisers import Initialiser, initialisers
-from jaxformer.config.models import ModelConfig
-from torch_ref.nn.embeddings import Embedding
-from torch_ref.nn.head import Head
-from torch_ref.nn.relative_bias import RelativeBias
+from jaxformer.config.models import Initialiser, ModelConfig, initialisers
+from torch_ref.nn.embeddings import Embedding, Head
+from torch_ref.nn.positions import RelativeBias
 
 LEAVES = {nn.Linear: "kernel", Head: "kernel", Embedding: "table", RelativeBias: "table"}
 

@@ -1,12 +1,13 @@
-"""Token ids -> vectors, and vectors -> logits with the same table."""
+"""Token ids -> vectors, and vectors -> logits with the same table or an output head."""
 
 import math
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from jaxformer.config.models import ModelConfig
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.positions import position_table
 
@@ -57,3 +58,20 @@ class InputEmbedding(nn.Module):
             x = x + self.token_type.encode(torch.zeros_like(positions) if token_types is None else token_types)
         x = self.dropout(self.norm(x))
         return x if self.project is None else self.project(x)
+
+
+class Head(nn.Module):
+    """scale * x @ weight.T + bias, optionally soft-capped; a tied head has no weight and uses the token embedding's table
+    (Press and Wolf 2017).
+    """
+
+    def __init__(self, config: GPTConfig | EncoderDecoderConfig):
+        super().__init__()
+        self.scale, self.softcap = config.logits_scale, config.logits_softcap
+        shape = config.vocab_size, config.d_model
+        self.weight = None if config.tied else nn.Parameter(torch.zeros(shape))
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
+
+    def forward(self, x: Tensor, token: Embedding) -> Tensor:
+        y = F.linear(x * self.scale, token.weight if self.weight is None else self.weight, self.bias)
+        return y if self.softcap is None else self.softcap * (y / self.softcap).tanh()

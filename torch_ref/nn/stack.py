@@ -10,7 +10,7 @@ from jaxformer.validation.inputs import check_bias, check_cache
 from torch_ref.nn.attention import Memory, MultiHeadAttention, Place, Source
 from torch_ref.nn.blocks import AttentionWeights, Block
 from torch_ref.nn.cache import KeysValues, KVCache, LayerCache
-from torch_ref.nn.relative_bias import RelativeBias
+from torch_ref.nn.positions import RelativeBias
 
 
 class Stack(nn.Module):

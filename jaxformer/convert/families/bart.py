@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.configuration import FixedTable
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
 from jaxformer.convert.model_type import ACTIVATIONS, Field, Key, ModelType, Only, Same

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxformer.decoding import beam, choose, rules, sampling
-from jaxformer.decoding.rules import Rules
+from jaxformer.decoding import beam, choose, sampling
+from jaxformer.decoding.sampling import Rules
 from jaxformer.evaluation.cases import BEAM_WIDTH
 from jaxformer.evaluation.inject import Injection, Mutant, patch
 from jaxformer.models import GPT
@@ -57,7 +57,7 @@ MUTANTS = [
         "beam: the end is no part of the length": patch(beam, score=lambda f: lambda s, n, p: f(s, jnp.maximum(n - 1, 1), p)),
         "beam: caches not rearranged": patch(KVCache, take=caches_stay),
         "beam: runs one token longer may not repeat": patch(
-            rules, repeats=lambda f: lambda text, n, v, size: f(text, n, v, size + 1)
+            sampling, repeats=lambda f: lambda text, n, v, size: f(text, n, v, size + 1)
         ),
         "beam: suppressed tokens are chosen": constrained(
             lambda place, rules: (place, rules._replace(suppressed=jnp.zeros_like(rules.suppressed)))

@@ -10,7 +10,7 @@ from jax import Array
 from jaxformer.evaluation.inject import Injection, Mutant, config, instead, patch, reads_as, swapped
 from jaxformer.evaluation.mutants.attention import weight_of
 from jaxformer.evaluation.outcome import choice
-from jaxformer.nn import embeddings, feedforward, matmul, norms, positions
+from jaxformer.nn import embeddings, feedforward, linear, norms, positions
 
 
 def layer_norm_as(normalise: Callable[[Array, float], Array]) -> Injection:
@@ -233,7 +233,7 @@ GRADIENTS = [
     ),
     Mutant(
         "weight gradient halved",
-        patch(matmul, _weight_tangent=lambda f: lambda x, dw: 0.5 * f(x, dw)),
+        patch(linear, _weight_tangent=lambda f: lambda x, dw: 0.5 * f(x, dw)),
         diverging="query|key|value|out|up|down|head",
         cause="gradient.factor by=0.5 *",
     ),

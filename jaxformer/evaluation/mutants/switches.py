@@ -10,7 +10,7 @@ from jax import Array
 from jaxformer.evaluation.inject import Injection, Mutant, config, instead, patch, reads_as
 from jaxformer.evaluation.mutants.attention import NO_BIAS
 from jaxformer.evaluation.outcome import choice
-from jaxformer.nn import attention, blocks, relative_bias, rotary
+from jaxformer.nn import attention, blocks, positions, rotary
 
 HEADS = attention.MultiHeadAttention
 NORMS = "attention_norm|attention_output_norm|feed_forward_norm|feed_forward_output_norm|norm"
@@ -75,7 +75,7 @@ def buckets(change: Callable[..., np.ndarray]) -> Injection:
             lambda distance, both: original(distance, n, farthest, both_sides=both), distance, both_sides
         )
 
-    return patch(relative_bias, bucket=mutated)
+    return patch(positions, bucket=mutated)
 
 
 def evenly_spread(heads: int) -> np.ndarray:
@@ -173,7 +173,7 @@ BIASES = [
         "relative_bias",
         "parameters.setting was=40 other=128 at=*relative_bias.farthest",
     ),
-    Mutant("slopes as if heads were a power of two", instead(relative_bias, alibi_slopes=evenly_spread), "slopes", "stack"),
+    Mutant("slopes as if heads were a power of two", instead(positions, alibi_slopes=evenly_spread), "slopes", "stack"),
 ]
 
 BLOCKS = [

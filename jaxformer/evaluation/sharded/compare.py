@@ -20,30 +20,27 @@ from jaxformer.config.models import ModelConfig
 from jaxformer.errors import InputError
 from jaxformer.evaluation.sharded.causes import STALE, Placed, explain, explained, shard_means
 from jaxformer.evaluation.sharded.recorded_step import (
+    OPTIMIZER,
     STAGES,
     STEP,
     Arrays,
     Recorded,
     Step,
+    batch_of,
+    check_rows,
+    check_weights,
     decided_by_rounding,
+    default_loss,
+    excited,
     recorded_step,
     run,
     state_and_loss,
     traces,
     untraced,
-)
-from jaxformer.evaluation.sharded.step_inputs import (
-    OPTIMIZER,
-    batch_of,
-    check_rows,
-    check_weights,
-    default_loss,
-    excited,
     wide_state,
 )
 from jaxformer.parallel.mesh import on_mesh
-from jaxformer.parallel.placement import put, put_batch
-from jaxformer.parallel.rules import AXES_OF, Table, with_own, with_whole
+from jaxformer.parallel.placement import AXES_OF, Table, put, put_batch, with_own, with_whole
 from jaxformer.parity.attribute.comparison import environment
 from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, TOLERANCES, Error, Kind, error, over, rms

@@ -15,11 +15,10 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec as P
 
-from jaxformer.evaluation.sharded import compare, step_inputs
+from jaxformer.evaluation.sharded import compare, recorded_step
 from jaxformer.nn import linear
 from jaxformer.nn.embeddings import InputEmbedding
-from jaxformer.parallel.placement import put
-from jaxformer.parallel.rules import Table
+from jaxformer.parallel.placement import Table, put
 from jaxformer.runtime import random
 
 Injection = Callable[[], Any]
@@ -223,8 +222,8 @@ GRADIENT = {
 }
 MASKS = {axis: replaced(random, dropout_mask=shared_mask(axis)) for axis in ("data", "fsdp")}
 GATHERED = {name: replaced(linear, matmul=gathered(f)) for name, f in {"rolled": rolled, "first": of_first}.items()}
-MEANS = replaced(step_inputs, cross_entropy=mean_of_means("data"))
-TWICE = replaced(step_inputs, cross_entropy=loss_twice_over("tensor"))
+MEANS = replaced(recorded_step, cross_entropy=mean_of_means("data"))
+TWICE = replaced(recorded_step, cross_entropy=loss_twice_over("tensor"))
 NORM = replaced(optax.tree, norm=norm_of_shards)
 COUNTED = replaced(InputEmbedding, __call__=counted_anew)
 STALE = replaced(compare, put=lambda original: stale)

@@ -26,11 +26,10 @@ from jaxformer.config.presets import PRESETS
 from jaxformer.data.batches import Windows
 from jaxformer.data.tasks import Pairs
 from jaxformer.errors import InputError, first_line
-from jaxformer.evaluation.sharded.step_inputs import OPTIMIZER, default_loss
+from jaxformer.evaluation.sharded.recorded_step import OPTIMIZER, default_loss
 from jaxformer.models import EncoderDecoder, abstract
 from jaxformer.parallel.mesh import on_mesh
-from jaxformer.parallel.placement import is_spec, shardings
-from jaxformer.parallel.rules import specs_of
+from jaxformer.parallel.placement import is_spec, shardings, specs_of
 from jaxformer.pytree import count_parameters, named_leaves
 from jaxformer.runtime.xla_options import exact
 from jaxformer.training.optimizers import make_optimizer

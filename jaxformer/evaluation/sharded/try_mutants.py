@@ -10,8 +10,7 @@ from jaxformer.config.mesh import MeshConfig
 from jaxformer.config.models import GPTConfig
 from jaxformer.evaluation.sharded.compare import Case, judge
 from jaxformer.evaluation.sharded.mutants import MUTANTS, Injection, ShardMutant
-from jaxformer.evaluation.sharded.recorded_step import Recorded
-from jaxformer.evaluation.sharded.step_inputs import OPTIMIZER, default_batch, default_loss, excited, wide_state
+from jaxformer.evaluation.sharded.recorded_step import OPTIMIZER, Recorded, default_batch, default_loss, excited, wide_state
 from jaxformer.parity.report.report import Report
 from jaxformer.training.optimizers import make_optimizer
 

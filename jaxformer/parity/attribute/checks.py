@@ -8,9 +8,16 @@ from typing import get_args
 from jaxformer.errors import InputError
 from jaxformer.parity.attribute.comparison import Comparison, Need, Result
 from jaxformer.parity.attribute.compiler import compiler, miscompiled
-from jaxformer.parity.attribute.gradients import activation_gradients, gradients
 from jaxformer.parity.attribute.low_precision import bfloat16, float32
-from jaxformer.parity.attribute.values import dropout, forward, local, running_statistics, sensitivity
+from jaxformer.parity.attribute.values_and_gradients import (
+    activation_gradients,
+    dropout,
+    forward,
+    gradients,
+    local,
+    running_statistics,
+    sensitivity,
+)
 from jaxformer.parity.attribute.weights import weights
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.trace.jax_hooks import one_by_one

@@ -11,10 +11,9 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_jax
 from jaxformer.parity.attribute.blame import resolved, with_trained_padding
-from jaxformer.parity.attribute.divided_work import with_open_borders
+from jaxformer.parity.attribute.divided_work import with_open_borders, with_scale_behind_a_tap
 from jaxformer.parity.attribute.module_table import table
 from jaxformer.parity.attribute.notes import unpaired_calls, unpaired_taps, with_draws, without_later
-from jaxformer.parity.attribute.one_scale import with_scale_behind_a_tap
 from jaxformer.parity.attribute.trained_alone import blamed, trained_alone
 from jaxformer.parity.numerics.products import jax_product
 from jaxformer.parity.pairing.tensors import NO_RULES, Identified, identify, identify_shapes
@@ -22,10 +21,10 @@ from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.runs.load_weights import Candidate, filled, has_shapes_alone, with_idle
 from jaxformer.parity.runs.session import SECONDS, Session
 from jaxformer.parity.runs.trace import Traced, trace
-from jaxformer.parity.runs.training_mode import InTraining, with_training
+from jaxformer.parity.runs.training_mode import JaxInTraining, with_training
 from jaxformer.parity.runs.unusual_orders import resolve
-from jaxformer.parity.trace.recorder import TorchState, without_ignored
 from jaxformer.parity.trace.reference import Call, Reference, Tier
+from jaxformer.parity.trace.torch_hooks import TorchState, without_ignored
 from jaxformer.runtime.xla_options import exact
 
 Need = Literal["forward", "isolated", "gradients", "coverage", "low precision"]
@@ -104,7 +103,7 @@ class Comparison:
         rules, shapes = self.rules or NO_RULES, has_shapes_alone(self.like)
         found, call = (identify_shapes if shapes else identify)(self.state, self.like, rules), self.call
         if self.in_training:
-            call = InTraining(call)
+            call = JaxInTraining(call)
         if not shapes:
             found = resolve(found, rules, lambda: self.reference, call)
         return with_idle(found, lambda: self.reference, call)

@@ -19,7 +19,7 @@ from jaxformer.parity.trace.call_sites import CALL
 from jaxformer.parity.trace.jax_hooks import compiles, one_by_one
 from jaxformer.parity.trace.outputs import side_by_side
 from jaxformer.parity.trace.suspect_operations import Suspect
-from jaxformer.runtime.child import Child, Outcome, exported, run_exported
+from jaxformer.runtime.crashes import Child, Outcome, exported, run_exported
 from jaxformer.runtime.xla_options import IN_FLAGS, cure
 
 SAME = 1e-11

@@ -16,7 +16,7 @@ import numpy as np
 from jaxformer.errors import InputError, ParityError
 from jaxformer.parity.attribute.comparison import Comparison, Result
 from jaxformer.parity.attribute.rounding import KEPT, module_that_loses
-from jaxformer.parity.attribute.values import NOTHING_FINITE
+from jaxformer.parity.attribute.values_and_gradients import NOTHING_FINITE
 from jaxformer.parity.diagnose.by_arrays.norms import fast_variance
 from jaxformer.parity.diagnose.evidence import evidence_of
 from jaxformer.parity.diagnose.explainers import attempt

@@ -1,26 +1,18 @@
 """Table of modules: the errors of each, whether it diverges, and why."""
 
-import math
-from collections.abc import Mapping
-from itertools import zip_longest
-
-import numpy as np
-
-from jaxformer.parity.attribute.after_taps import Blame
-from jaxformer.parity.attribute.consequences import is_handed_on, without_consequences
-from jaxformer.parity.attribute.one_scale import one_scale
+from jaxformer.parity.attribute.blame import Blame, gives_more, is_handed_on, noise_of, returned, without_consequences
+from jaxformer.parity.attribute.divided_work import one_scale
 from jaxformer.parity.diagnose.by_arrays.norms import may_be_float32
 from jaxformer.parity.diagnose.diagnosis import Diagnosis, sentence
 from jaxformer.parity.diagnose.explainers import cause_of
 from jaxformer.parity.diagnose.formulas.attention import split
-from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
-from jaxformer.parity.numerics.metrics import EQUAL, EXACT, NULL_GRADIENT, Error, error, over, rms
+from jaxformer.parity.numerics.axis_order import aligned
+from jaxformer.parity.numerics.metrics import EQUAL, Error, error, over
 from jaxformer.parity.pairing.modules import holder
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.runs.gradients_of_weights import own_gradients, weight_gradients
 from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.trace import Traced
-from jaxformer.parity.trace.call_records import Record
 from jaxformer.parity.trace.call_sites import ArrayKey, Site
 
 Worst = dict[Site, tuple[Error, Mismatch]]
@@ -119,43 +111,6 @@ def worst_gradients(traced: Traced, noise: float, wrong: set[Site]) -> Worst:
     return worst
 
 
-def gives_more(traced: Traced, site: Site) -> bool:
-    """True if more arrays of jax's call than of torch's get gradients, for example because jax's call also pools.
-
-    The gradients of the common arrays are then a part of torch's, and the modules inside show the whole.
-    """
-    if site not in traced.pairs:
-        return False
-    theirs = floats_of(traced.reference.calls[traced.pairs[site]])
-    return any(gradient.any() for gradient in traced.normal_run.gradients.get(site, [])[len(theirs) :])
-
-
-def floats_of(record: Record) -> list[tuple[int, np.ndarray | None]]:
-    """Indices of a call's float outputs and the gradients that come back to them; empty outputs, which nothing reads, are left
-    out."""
-    given = enumerate(zip_longest(record.output, record.output_gradients))
-    return [(i, gradient) for i, (array, gradient) in given if array is not None and array.size and array.dtype.kind == "f"]
-
-
-def returned(traced: Traced, site: Site, noise: float) -> Error | None:
-    """Largest difference of the gradients that come back to a call's outputs; None if torch has none."""
-    if gives_more(traced, site):
-        return None
-    other, moved = traced.pairs[site], traced.reference.rounding.run
-    floats = floats_of(traced.reference.calls[other])
-    orders, found = traced.isolated.orders, []
-    for ours, (i, theirs) in zip(traced.normal_run.gradients.get(site, []), floats, strict=False):
-        if theirs is not None and ArrayKey(site, "output", i) not in traced.opened:
-            laid_out = aligned(theirs, ours, orders.get(ArrayKey(site, "output", i)))
-            if ours.shape != laid_out.shape:
-                if not repeated(ours, laid_out):
-                    continue
-                few = min(ours.shape, laid_out.shape, key=math.prod)
-                ours, laid_out = added_up(ours, few), added_up(laid_out, few)
-            found.append(error(ours, laid_out, noise, moved.get(ArrayKey(other, "output_gradients", i), EXACT)))
-    return max(found, key=lambda each: each.off("gradient"), default=None)
-
-
 def by_head(traced: Traced, site: Site) -> list[float]:
     """relL2 of each head.
 
@@ -180,8 +135,3 @@ def by_position(traced: Traced, site: Site) -> list[float]:
     if ours.shape != theirs.shape or ours.ndim < 3:
         return []
     return [error(ours[:, t], theirs[:, t]).relative for t in range(ours.shape[1])]
-
-
-def noise_of(calls: Mapping[Site, Record]) -> float:
-    """Size below which gradients of activations count as null."""
-    return NULL_GRADIENT * rms(array for record in calls.values() for array in record.output_gradients if array is not None)

@@ -12,22 +12,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from jaxformer.parity.diagnose.constants import ORDINALS
+from jaxformer.parity.diagnose.calls import of_reals
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.functions import is_real
 from jaxformer.parity.diagnose.mutation import Change, Proposal
-from jaxformer.parity.diagnose.nudges import of_reals
+from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.trace import Listing, Op, Rewrite
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.numerics.metrics import distance, host
+from jaxformer.parity.runs.gradients_of_weights import Cut
 from jaxformer.parity.runs.session import Session
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
-from jaxformer.parity.trace.partial_gradients import Cut
-from jaxformer.parity.trace.recorder import thawed
 from jaxformer.parity.trace.reference import Reference, tensors_of
-from jaxformer.parity.trace.torch_hooks import watch_torch
+from jaxformer.parity.trace.torch_hooks import thawed, watch_torch
 
 STATISTICS_STOPPED = Change("gradients.statistics_stopped", "stops the gradient of its {which:and} (`stop_gradient`)")
 RELEASED = Change("gradients.released", "does not stop its gradient: `jax.lax.stop_gradient` is missing")

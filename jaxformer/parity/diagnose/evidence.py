@@ -1,17 +1,17 @@
 """Inputs, parameters and intermediate values that a torch module had when it made an array: the evidence for a cause.
 
-All of them are torch's, parameters included, so that a cause does not depend on the names in a JAX model.
-"""
+All of them are torch's, parameters included, so that a cause does not depend on the names in a JAX model. A call's replay
+is prepared here too."""
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxformer.parity.diagnose.replays import replay_of
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
 from jaxformer.parity.numerics.metrics import EXPLAINED, as_float64, distance
 from jaxformer.parity.runs.gradients_of_weights import of_own_weights
@@ -20,10 +20,12 @@ from jaxformer.parity.runs.session import Session
 from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_records import Trace, is_attention, scores_of
 from jaxformer.parity.trace.call_sites import ATTENTION, CALL, ArrayKey, Site, ancestors, below, last, parent
+from jaxformer.parity.trace.reference import Reference
 
-if TYPE_CHECKING:  # torch is imported where it is needed
+if TYPE_CHECKING:
     from jaxformer.parity.diagnose.backward import Backward
     from jaxformer.parity.diagnose.replay import Replay
+
 
 Parameters = Mapping[str, np.ndarray]
 BIASES = ("b", "b_2", "beta", "offset", "shift")
@@ -249,3 +251,45 @@ def nearest_first(modules: Mapping[str, Parameters], path: str) -> dict[str, Par
     beside = f"{path.rpartition('.')[0]}."
     named = {owner.removeprefix(beside) if owner.startswith(beside) else owner: own for owner, own in modules.items()}
     return dict(sorted(named.items(), key=lambda item: item[0].count(".")))
+
+
+def replay_of(
+    reference: Reference, owner: Site, place: ArrayKey, boundaries: frozenset[Site], wanted: np.ndarray
+) -> "Replay | None":
+    """Return the replay of the call `owner`; None if the reference was loaded from a folder, without torch's model."""
+    if (source := reference.source) is None:
+        return None
+    import torch
+
+    from jaxformer.parity.diagnose.replay import Replay
+
+    model = copy.deepcopy(source.module).double().eval().requires_grad_(False)
+    tensors = [torch.tensor(array) for array in reference.inputs]
+    tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
+    inner = frozenset(
+        site
+        for site in boundaries
+        if site.path and site != CALL and (owner == CALL or below(site.path, owner.path)) and site.path != owner.path
+    )
+
+    def run_model() -> Any:
+        with torch._C.DisableTorchFunction():  # code may change its inputs; copying them is no operation of its own
+            given = [tensor.clone() for tensor in tensors]
+        return source.call(model, *given)
+
+    return Replay(
+        model,
+        run_model,
+        owner,
+        place,
+        inner,
+        wanted,
+        inside=source.inside,
+        cotangent=reference.cotangent,
+        originals=[*zip(tensors_in(model), tensors_in(source.module), strict=True)],
+    )
+
+
+def tensors_in(model: Any) -> list[Any]:
+    """Parameters and buffers of a model."""
+    return [*model.parameters(), *model.buffers()]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from string import Formatter
 from typing import Any
 
-from jaxformer.parity.diagnose.constants import say
+from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.report.data import Target
 
 Edit = AbstractContextManager[Any]

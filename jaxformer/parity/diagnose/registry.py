@@ -19,14 +19,10 @@ from jaxformer.parity.diagnose.operators import (
     attention,
     axes,
     convolutions,
-    dropout,
     exchange,
     head_norms,
     indices,
-    layers,
     loops,
-    losses,
-    mask_rows,
     masks,
     operations,
     packing,
@@ -37,9 +33,9 @@ from jaxformer.parity.diagnose.operators import (
     recurrences,
     reroute,
     rotary,
-    routing,
     scales,
-    tables,
+    solved_arrays,
+    training,
     wiring,
 )
 from jaxformer.parity.diagnose.replay import Replay
@@ -73,7 +69,7 @@ PARTS: tuple[OfOp, ...] = (recurrences.proposals, indices.proposals, permute.win
 SEVERAL = (
     permute.repeats,
     packing.proposals,
-    routing.proposals,
+    indices.choices,
     scales.proposals,
     placement.biases,
     loops.proposals,
@@ -120,12 +116,12 @@ class Registry:
     def kinds(self, runs: float) -> tuple[Kind, ...]:
         """Return the kinds in their order."""
         first = (
-            (self.of(losses.proposals), 1),
-            (self.of(dropout.proposals), 1),
+            (self.of(training.losses), 1),
+            (self.of(training.dropouts), 1),
             (self.of(parameters.constants), 1),
-            (self.of(layers.proposals, exchange.twins), 1),
+            (self.of(exchange.lists_of_layers, exchange.twins), 1),
         )
-        last = ((self.in_runs(), 1), (self.of(parameters.in_one_layer), 1), (self.of(tables.proposals), 1))
+        last = ((self.in_runs(), 1), (self.of(parameters.in_one_layer), 1), (self.of(solved_arrays.small_tables), 1))
         few = runs < OF_EACH * len(self.replay.operations)
         return (*first, *(self.turns() if few else self.one_by_one()), *last)
 
@@ -135,7 +131,7 @@ class Registry:
             (self.states(), 1),
             *self.named(),
             (self.of(parameters.readings), 1),
-            (self.of(layers.children, placement.activations), 2),
+            (self.of(exchange.children, placement.activations), 2),
             (self.of(placement.all_norms, wiring.arguments), 2),
             (self.of(placement.one_norm), 1),
             (self.of(pairs.everywhere, parameters.in_groups), 1),
@@ -150,7 +146,7 @@ class Registry:
         """Return the kinds with most of them merged in turns: the budget does not allow all proposals."""
         plain = self.kind_by_kind()
         known = itertools.chain(
-            self.of(layers.children, placement.activations),
+            self.of(exchange.children, placement.activations),
             self.wiring(),
             self.of(placement.all_norms, wiring.arguments, exchange.proposals),
         )
@@ -166,7 +162,7 @@ class Registry:
             (self.of(pairs.everywhere, parameters.in_groups), 1),
             *self.named(),
             (switches, 1),
-            (self.of(tables.proposals), 1),
+            (self.of(solved_arrays.small_tables), 1),
         )
         every = in_turns(*several)
         return *first, (in_turns(every, every, self.that_may_be_why()), 1)
@@ -188,7 +184,7 @@ class Registry:
         """Return small kinds of well-known faults: masks, norms of heads, rotary positions, attention."""
         return (
             (self.of(masks.proposals), 1),
-            (self.of(mask_rows.proposals), 1),
+            (self.of(solved_arrays.mask_rows), 1),
             (self.of(head_norms.moves), 1),
             (self.of(head_norms.proposals), 1),
             (self.of(rotary.proposals), 1),

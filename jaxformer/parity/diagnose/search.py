@@ -1,27 +1,76 @@
-"""Search for the cause: replay torch's code with one mutation after another, plain ones first, until it gives jax's array."""
+"""Search for the cause: replay torch's code with one mutation after another, plain ones first, until it gives jax's array.
+
+Cross-check: the effect of a mutation on every other array of the same call that jax has too."""
 
 import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.parity.diagnose.constants import say
-from jaxformer.parity.diagnose.cross_check import cross_check
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.mutation import ByRow, Proposal
+from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.diagnose.operators import operations, parameters
-from jaxformer.parity.diagnose.operators.losses import is_certain
+from jaxformer.parity.diagnose.operators.training import is_certain
 from jaxformer.parity.diagnose.registry import every, kinds
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import off, solved
 from jaxformer.parity.diagnose.trace import LITTLE, Rewrite
+from jaxformer.parity.numerics.float_masks import one_number
 from jaxformer.parity.numerics.metrics import EXPLAINED
 from jaxformer.parity.runs.session import Budget
-from jaxformer.parity.trace.call_sites import ArrayKey
+from jaxformer.parity.trace.call_sites import ArrayKey, below
+
+
+class Elsewhere(NamedTuple):
+    """Result of a cross-check."""
+
+    gives: frozenset[ArrayKey]
+    """torch's places at which the mutation gives jax's array."""
+    contradicts: bool
+    """True if another array changes into something that is not jax's: then the mutation is not what jax's code does."""
+
+
+def cross_check(replay: Replay, proposal: Proposal, limit: float) -> Elsewhere:
+    """Replay the call to its end with a mutation, and compare every array that jax has too; `limit` is the largest residual.
+
+    A mutated operation is checked on the code of the module that makes the array, since another layer may run the same line and
+    be right. A mutated weight or setting is checked on the whole call, since no other code may read it and be right.
+    """
+    inside = proposal.edit()
+    try:
+        before, after = replay.everywhere(), replay.everywhere(inside)
+    except Exception:  # any error of the model's code: code after the array may not work with the mutated array
+        return Elsewhere(frozenset({replay.place}), False)
+    gives, contradicts = {replay.place}, False
+    for place, array in before.items():
+        jax = replay.compared[place]
+        alike = jax.shape == array.shape and jax.dtype.kind == array.dtype.kind
+        anothers = is_anothers(place, replay)
+        if not alike or place == replay.place or place not in after or (anothers and isinstance(inside, Rewrite)):
+            continue
+        if is_jaxs(after[place], jax, limit):
+            gives.add(place)
+        elif off(after[place], array) > EXPLAINED and not (anothers and off(array, jax) > EXPLAINED):
+            contradicts = True
+    return Elsewhere(frozenset(gives), contradicts)
+
+
+def is_anothers(place: ArrayKey, replay: Replay) -> bool:
+    """True if an array lies outside the module that makes the replayed array, where that is a module inside the call."""
+    module = replay.place.site
+    inner = replay.place.part == "output" and module != replay.owner
+    return inner and place.site != module and not below(place.site.path, module.path)
+
+
+def is_jaxs(array: np.ndarray, jax: np.ndarray, limit: float) -> bool:
+    """True if an array is equal to jax's; masked entries may hold other numbers."""
+    return off(one_number(array, jax, inside=True), jax) <= limit
+
 
 FLOAT32, LARGE = 3e-7, 1e4
 """Tolerance (relL2) of float32 rounding, as in tables that jax's code computes; and the least ratio of the difference to it."""

@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from jaxformer.parity.diagnose.constants import roots
 from jaxformer.parity.diagnose.mutation import Free
+from jaxformer.parity.diagnose.numbers_and_orders import roots
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
 Run = Callable[[float], np.ndarray | None]

@@ -16,9 +16,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from jaxformer.parity.diagnose.calls import bound, holds_tensors, safe, writes
+from jaxformer.parity.diagnose.calls import a_little_more, bound, holds_tensors, safe, writes
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose
-from jaxformer.parity.diagnose.nudges import a_little_more
 
 Frame = tuple[CodeType, int]
 """Code object, and the offset of an instruction in it."""

@@ -20,8 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, primitives
 from jaxtyping import PyTree
 
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
-from jaxformer.parity.numerics.jax_operations import grouped_product, is_grouped_product, on_host
-from jaxformer.parity.numerics.unset_arrays import EMPTY, WIDER, filled
+from jaxformer.parity.numerics.jax_operations import EMPTY, WIDER, filled, grouped_product, is_grouped_product, on_host
 from jaxformer.pytree import is_weight
 
 Operate = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]

@@ -20,7 +20,7 @@ from jaxformer.parity.pairing.candidates import torch_names
 from jaxformer.parity.pairing.names import ModuleMap, nearest_pairs, only_pair, same_word
 from jaxformer.parity.report.text import count
 from jaxformer.parity.trace.call_sites import below, last
-from jaxformer.parity.trace.recorder import Arrays
+from jaxformer.parity.trace.torch_hooks import Arrays
 from jaxformer.pytree import map_named, named_leaves, path_name
 
 

@@ -12,7 +12,7 @@ from jaxformer.convert.layouts import of_shape
 from jaxformer.convert.rules import Layout, Part, Rule
 from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece
 from jaxformer.parity.pairing.names import blank, nearest_pairs, only_pair, same_word
-from jaxformer.parity.probe.parameters import kind_of
+from jaxformer.parity.probe import kind_of
 from jaxformer.parity.report.summarize import say_names
 from jaxformer.parity.trace.call_sites import last, parent
 

@@ -23,7 +23,7 @@ from jaxformer.parity.pairing.names import same_word
 from jaxformer.parity.pairing.placement import OneSided, correct_layouts, may_be_pairs, one_sided, pair_by_place, swapped
 from jaxformer.parity.report.text import count
 from jaxformer.parity.trace.call_sites import last, parent
-from jaxformer.parity.trace.recorder import Arrays, TorchState
+from jaxformer.parity.trace.torch_hooks import Arrays, TorchState
 from jaxformer.pytree import named_weights
 
 Names = Mapping[str, tuple[str, ...]]

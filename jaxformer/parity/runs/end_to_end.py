@@ -12,11 +12,10 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.runs.load_weights import joined, parted
 from jaxformer.parity.trace.call_records import arrays_in, replaced
 from jaxformer.parity.trace.call_sites import CALL, Site
-from jaxformer.parity.trace.host_draws import jax_draws
 from jaxformer.parity.trace.jax_hooks import UNTRACEABLE, run_once, watch_jax
 from jaxformer.parity.trace.outputs import said, several
 from jaxformer.parity.trace.source_lines import definition_of
-from jaxformer.parity.trace.suspect_operations import Suspect, empty_arrays, suspect_operations
+from jaxformer.parity.trace.suspect_operations import Suspect, empty_arrays, jax_draws, suspect_operations
 from jaxformer.parity.trace.transformations import unopened, written_out
 
 Arrays = list[np.ndarray]

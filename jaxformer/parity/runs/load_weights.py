@@ -20,8 +20,8 @@ from jaxformer.parity.pairing.placement import OneSided
 from jaxformer.parity.pairing.tensors import Identified
 from jaxformer.parity.trace.coverage import unread_by_torch
 from jaxformer.parity.trace.outputs import side_by_side
-from jaxformer.parity.trace.recorder import Arrays
 from jaxformer.parity.trace.reference import Call, Reference, apply
+from jaxformer.parity.trace.torch_hooks import Arrays
 from jaxformer.pytree import is_weight, map_named
 from jaxformer.runtime.xla_options import exact
 

@@ -1,6 +1,9 @@
-"""The JAX model in training mode: with torch's numbers for its draws, and with its running statistics as values of the run."""
+"""Models in training mode. torch's: its draws are repeatable, and its running statistics are recorded and restored.
 
-from collections.abc import Callable, Mapping
+The JAX model's: with torch's numbers for its draws, and with its running statistics as values of the run."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import update_wrapper
 from typing import Any
@@ -20,19 +23,86 @@ from jaxformer.parity.pairing.modules import numbered_stacks, parameter_pairs
 from jaxformer.parity.runs.load_weights import Candidate, float64_run, ready
 from jaxformer.parity.trace.call_records import arrays_in
 from jaxformer.parity.trace.call_sites import Site, last, parent
-from jaxformer.parity.trace.draws import DROPOUT, Draw, fed_draws, seen_draws
-from jaxformer.parity.trace.host_draws import jax_draws
+from jaxformer.parity.trace.draws import DROPOUT, Draw, fed_draws, repeatable_draws, seen_draws
 from jaxformer.parity.trace.jax_hooks import UNTRACEABLE, tap, watch_jax
 from jaxformer.parity.trace.outputs import state_behind
 from jaxformer.parity.trace.reference import Call, Reference, saying
+from jaxformer.parity.trace.suspect_operations import jax_draws
+from jaxformer.parity.trace.torch_hooks import record_in_torch
 from jaxformer.parity.trace.transformations import written_out
 from jaxformer.pytree import named_leaves
+
+Modes = Mapping[str, bool]
+"""Training mode of each module by path: True if it is trained."""
+
+
+def modes_of(model: Any) -> Modes:
+    """Return the modes of a model in training mode, so that modules that the user keeps in inference mode stay in it; all True
+    for a model in inference mode."""
+    return {path: module.training or not model.training for path, module in model.named_modules()}
+
+
+class TorchInTraining:
+    """Call in training mode: each run has the same draws, and begins with the same buffers."""
+
+    def __init__(self, call: Call, model: Any):
+        self.call, self.modes = call, modes_of(model)
+        self.draws: tuple[Draw, ...] = ()
+        """Draws of the last run."""
+        update_wrapper(self, call)
+
+    def __call__(self, model: Any, *inputs: Any) -> Any:
+        with self.inside(model) as draws:
+            output = self.call(model, *inputs)
+        self.draws = tuple(draws)
+        return output
+
+    def inside(self, model: Any) -> AbstractContextManager[list[Draw]]:
+        """Return a context manager in which the model, or a part of it, runs as in this call."""
+        return training(model, self.modes)
+
+
+@contextmanager
+def training(model: Any, modes: Modes) -> Iterator[list[Draw]]:
+    """Run a model in training mode, recording its draws.
+
+    Its running statistics are recorded as if a module of their name returned them, and then restored.
+    """
+    before = {path: module.training for path, module in model.named_modules()}
+    buffers = {module: dict(module._buffers) for module in model.modules()}
+    for path, module in model.named_modules():
+        module.training = modes.get(path, True)
+        module._buffers.update({name: None if b is None else b.clone() for name, b in module._buffers.items()})
+    try:
+        with repeatable_draws(model) as draws:
+            yield draws
+        for name, value in statistics(model, buffers).items():
+            record_in_torch(name, value)
+    finally:
+        for path, module in model.named_modules():
+            module.training = before[path]
+            module._buffers.update(buffers.get(module, {}))
+
+
+def statistics(model: Any, before: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the float buffers of one or more axes that a run changes, and the running statistics of norms, changed or not."""
+    found = {}
+    for path, module in model.named_modules():
+        for name, value in module._buffers.items():
+            if value is None or not value.is_floating_point() or not value.ndim:
+                continue
+            old = before.get(module, {}).get(name)
+            is_new = old is not None and (old.shape != value.shape or not old.equal(value))
+            if is_new or name in ("running_mean", "running_var"):
+                found[f"{path}.{name}" if path else name] = value.detach()
+    return found
+
 
 DRAW = "(draw)"
 """Name of a draw inside the module that draws."""
 
 
-class InTraining:
+class JaxInTraining:
     """Call of the JAX model in training mode, into which an NNX module is put; for other models the call itself sets the mode.
 
     The call returns its output, or, like Linen's `apply` with `mutable`, the output and a tree of updated arrays.
@@ -74,7 +144,7 @@ def with_training(candidate: Candidate, reference: Reference) -> Candidate:
     buffers = {site.path: record.output[0].shape for site, record in reference.calls.items() if is_statistic(site, reference)}
     constants = candidate.family.constants
     statistics = pair_statistics(buffers, candidate.like, constants, parameters)
-    return replace(candidate, call=InTraining(candidate.call, found, statistics), draws=found, statistics=statistics)
+    return replace(candidate, call=JaxInTraining(candidate.call, found, statistics), draws=found, statistics=statistics)
 
 
 def as_output_tells(draws: DrawPairs, candidate: Candidate, reference: Reference) -> DrawPairs:
@@ -88,7 +158,7 @@ def as_output_tells(draws: DrawPairs, candidate: Candidate, reference: Reference
     gaps: list[tuple[float, float]] = []
     with jax_float64(Tables(candidate.tables)):
         for each in readings:
-            model, run = float64_run(candidate.like, candidate.family, reference, InTraining(candidate.call, each))
+            model, run = float64_run(candidate.like, candidate.family, reference, JaxInTraining(candidate.call, each))
             try:
                 output = run(model)
                 gaps.append((angle(output, reference.output), distance(output, reference.output)))

@@ -1,4 +1,7 @@
-"""Inputs, outputs and gradients of a module's calls as numpy arrays, attention scores and weights included."""
+"""Inputs, outputs and gradients of a module's calls as numpy arrays, attention scores and weights included.
+
+Values inside `jax.vmap` are recorded as they are outside of it: with the mapped axis in front. So a module or a tap that runs
+on one example of a batch is seen with the batch, as torch has it."""
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
@@ -8,6 +11,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 from flax import linen, nnx
+from jax.custom_batching import custom_vmap
 
 from jaxformer.parity.numerics.axis_order import order_of, to_torch_axes
 from jaxformer.parity.numerics.float_masks import MASKED
@@ -142,3 +146,40 @@ def without_weight(scores: np.ndarray) -> np.ndarray:
 def scores_of(site: Site) -> Site:
     """Return the site of the scores that belong to a call of scores or weights."""
     return Site(join(parent(site.path), ATTENTION[0]), site.call)
+
+
+def is_mapped(value: Any) -> bool:
+    """True if a vmap maps over arrays in a value."""
+    return any(_is_of_vmap(_unmapped(array)) for array in arrays_in(value))
+
+
+def _is_of_vmap(array: Any) -> bool:
+    return type(array).__name__ == "BatchTracer"
+
+
+def _unmapped(array: Any) -> Any:
+    """Return an array outside of the vmaps that do not map over it."""
+    while _is_of_vmap(array) and array.batch_dim is None:
+        array = array.val
+    return array
+
+
+def outside_of_vmaps(observe: Callable[[Any], Any], value: Any) -> Any:
+    """Call observe(value) outside of all vmaps over the value; return its result inside them, with arrays of the same shapes.
+
+    JAX runs a function's batching rule at once if a vmap maps over the arguments, and never inside another transformation.
+    """
+    inner = arrays_in(value)
+    if not is_mapped(value):
+        return observe(replaced(value, inner, list(map(_unmapped, inner))))
+
+    @custom_vmap
+    def same(*arrays: Any) -> tuple[Any, ...]:
+        return arrays
+
+    @same.def_vmap
+    def outer(_: int, mapped: list[bool], *arrays: Any) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+        seen = outside_of_vmaps(observe, replaced(value, inner, list(arrays)))
+        return tuple(arrays_in(seen)), tuple(mapped)
+
+    return replaced(value, inner, list(same(*inner)))

@@ -17,7 +17,7 @@ import numpy as np
 from flax.core.tracers import current_trace
 
 from jaxformer.parity.numerics.float64 import torch_operations
-from jaxformer.parity.trace.batched_values import is_mapped, outside_of_vmaps
+from jaxformer.parity.trace.call_records import is_mapped, outside_of_vmaps
 from jaxformer.parity.trace.source_lines import line_here
 from jaxformer.runtime import random
 

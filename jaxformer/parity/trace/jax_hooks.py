@@ -18,12 +18,11 @@ import jax
 from flax import linen, nnx
 from jax.extend.source_info_util import register_exclusion
 
-from jaxformer.parity.trace.batched_values import is_mapped, outside_of_vmaps
+from jaxformer.parity.trace.call_records import is_mapped, outside_of_vmaps
 from jaxformer.parity.trace.call_sites import Observer, Visits, is_public, join, public_methods
-from jaxformer.parity.trace.layer_loops import watch_layers
 from jaxformer.parity.trace.pytree_modules import Watch, watch_pytrees
 from jaxformer.parity.trace.source_lines import line_of
-from jaxformer.parity.trace.transformations import HiddenCallsError, none_hidden, written_out
+from jaxformer.parity.trace.transformations import HiddenCallsError, none_hidden, watch_layers, written_out
 from jaxformer.pytree import dotted
 from jaxformer.runtime.crashes import CRASHED, note
 from jaxformer.runtime.xla_options import Options, exact

@@ -20,9 +20,8 @@ from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Observer
 from jaxformer.parity.trace.draws import Draw
 from jaxformer.parity.trace.low_precision import output_in, tensors_of
 from jaxformer.parity.trace.outputs import Call, several, side_by_side
-from jaxformer.parity.trace.recorder import Recorder, thawed, torch_state
 from jaxformer.parity.trace.source_lines import fault_in_callback, is_users, shown
-from jaxformer.parity.trace.torch_hooks import watch_torch
+from jaxformer.parity.trace.torch_hooks import Recorder, thawed, torch_state, watch_torch
 
 Tier = Literal["A", "B", "C"]
 LOW_PRECISION: dict[Tier, tuple[str, ...]] = {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}

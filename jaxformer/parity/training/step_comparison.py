@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.values import factor_between, round_number
-from jaxformer.parity.diagnose.constants import say
 from jaxformer.parity.diagnose.explainers import attempt
 from jaxformer.parity.diagnose.formulas.optimizer_steps import (
     MULTIPLE,
@@ -18,6 +17,7 @@ from jaxformer.parity.diagnose.formulas.optimizer_steps import (
     explain_step,
     flat,
 )
+from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.numerics.metrics import EXPLAINED, LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES, rms
 from jaxformer.parity.report.data import Stage, Step
 from jaxformer.parity.report.text import count

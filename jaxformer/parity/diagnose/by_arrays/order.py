@@ -9,7 +9,7 @@ import numpy as np
 from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import Difference
 from jaxformer.parity.diagnose.mutation import Change
-from jaxformer.parity.diagnose.orders import PATTERNS, SHOWN, WAVES, first_wave, moved, pattern
+from jaxformer.parity.diagnose.numbers_and_orders import PATTERNS, SHOWN, WAVES, first_wave, moved, pattern
 from jaxformer.parity.numerics.axis_order import orders_for, to_jax_axes
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.order import order_along
-from jaxformer.parity.diagnose.constants import is_plain, say
 from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import Difference
 from jaxformer.parity.diagnose.mutation import Change, Mutation
-from jaxformer.parity.diagnose.orders import arranged
+from jaxformer.parity.diagnose.numbers_and_orders import arranged, is_plain, say
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 from jaxformer.parity.report.summarize import part_of
 

@@ -1,6 +1,6 @@
 """Formulas that a module may have computed, one file per subject; phrases for their choices are in `words.py`."""
 
-from jaxformer.parity.diagnose.formulas import attention, layers, norms, placed_attention
+from jaxformer.parity.diagnose.formulas import attention, layers, placed_attention
 
-HYPOTHESES = (*norms.HYPOTHESES, *layers.HYPOTHESES, *placed_attention.HYPOTHESES, *attention.HYPOTHESES)
+HYPOTHESES = (*layers.NORMS, *layers.LAYERS, *placed_attention.HYPOTHESES, *attention.HYPOTHESES)
 """All hypotheses, in the order in which they are tried."""

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.values import factor_between, round_number
-from jaxformer.parity.diagnose.constants import say
 from jaxformer.parity.diagnose.formulas.choices import ALL, Choices, differing_choices, search_both
 from jaxformer.parity.diagnose.formulas.words import said
+from jaxformer.parity.diagnose.numbers_and_orders import say
 
 FAR, NEAR = 0, 2
 """Number of choices in which torch may differ from its settings, and jax from torch."""

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from jaxformer.parity.diagnose.calls import names_of
-from jaxformer.parity.diagnose.constants import BASES, ORDINALS
 from jaxformer.parity.diagnose.functions import COMPARING, is_real
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
+from jaxformer.parity.diagnose.numbers_and_orders import BASES, ORDINALS
 from jaxformer.parity.diagnose.trace import Compute, Op, Rewrite
 
 SMALL = 0.01

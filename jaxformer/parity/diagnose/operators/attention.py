@@ -12,9 +12,9 @@ import torch
 from jaxformer.parity.diagnose.attention_cores import After, Core, Tensors, cores
 from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
+from jaxformer.parity.diagnose.numbers_and_orders import arranged
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.weighing import BY_NUMBER, INSTEAD, Weigh, slopes_instead
-from jaxformer.parity.diagnose.orders import arranged
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, same
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from jaxformer.parity.diagnose.calls import of_reals
 from jaxformer.parity.diagnose.functions import NORMALIZED, Norm
 from jaxformer.parity.diagnose.mutation import Change, Proposal, Target
-from jaxformer.parity.diagnose.nudges import of_reals
 from jaxformer.parity.diagnose.operators.reroute import JOINS, Value, array_of, operands, parts, reads, rerouted, worded
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, same

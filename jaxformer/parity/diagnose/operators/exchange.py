@@ -1,5 +1,5 @@
-"""Mutations that exchange modules or tensors that are alike, everywhere or in one place, take one for another, or rotate
-lists."""
+"""Mutations that exchange modules or tensors that are alike, take one for another, or rotate lists; of lists of layers (their
+order, shared weights), and of the outputs of a module's children."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.diagnose.modules import held, path_of, replaced
-from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose, together
+from jaxformer.parity.diagnose.modules import LISTS, full_path, given_by, held, its_input, name_of, path_of, replaced, starred
+from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Proposal, propose, together
+from jaxformer.parity.diagnose.operators.parameters import all_of
+from jaxformer.parity.diagnose.operators.positions import other_ids, worded
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.trace.call_sites import CALL, below, join, parent
+from jaxformer.parity.trace.call_sites import CALL, Site, below, join, parent
 
 MOST_CHILDREN = 6
 MOST_TENSORS = 8
 MOST_TWINS = 4
 """Largest number of modules of one kind and size beside each other."""
-LISTS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
+ROTATED = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
 
 PLACES = {"here": "uses {0} and {1} as named", "everywhere": "uses {0} and {1} as named in every {kind}"}
 SWAPPED = "exchanges the two"
@@ -46,10 +48,10 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
         if not any(path == each or below(path, each) for each in inner):
             modules.setdefault(type(module), []).append((name, module))
     for kind, those in modules.items():
-        if not issubclass(kind, LISTS):
+        if not issubclass(kind, ROTATED):
             yield from siblings(those)
     for kind, those in modules.items():
-        for name, module in those if issubclass(kind, LISTS) else ():
+        for name, module in those if issubclass(kind, ROTATED) else ():
             yield from turned(name, module)
 
 
@@ -128,3 +130,128 @@ def calls_exchanged(module: Any, other: Any) -> Iterator[None]:
     `forward` runs."""
     with together(replaced(module, "forward", other.forward), replaced(other, "forward", module.forward)):
         yield
+
+
+MOST_LAYERS = 64
+SHARED = Change("layers.shared", "runs all of them with the weights of the {whose}", "runs {0} with weights of their own")
+ORDER = Change(
+    "layers.order",
+    {
+        "reversed": "runs them from the last to the first",
+        "only_first": "runs the first every time",
+        "only_last": "runs the last every time",
+        "without_first": "leaves out the first",
+        "without_last": "leaves out the last",
+        "exchanged": "exchanges {one} and {other}",
+    },
+    "runs {0} in their order",
+)
+
+
+def lists_of_layers(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of each list of layers: the weights of one layer in all, then other orders."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for name, module in replay.module.named_modules():
+        if isinstance(module, LISTS) and 1 < len(module) <= MOST_LAYERS:
+            found.setdefault((starred(name), len(module)), {})[name] = module
+    for (kind, length), by_name in found.items():
+        name, lists = next(iter(by_name)) if len(by_name) == 1 else kind, [*by_name.values()]
+        for whose, i in (("first", 0), ("last", -1)) if all(map(are_alike, lists)) else ():
+            pairs = [zip(layer.parameters(), layers[i].parameters(), strict=True) for layers in lists for layer in layers]
+            edits = [partial(held, x, y) for each in pairs for x, y in each]
+            yield propose(SHARED, name, partial(all_of, edits), whose=whose, length=length)
+        for args, order in orders(length):
+            ordered = ((layers, {str(i): layers[n] for i, n in enumerate(order)}) for layers in lists)
+            edits = [partial(replaced, layers, "_modules", others) for layers, others in ordered]
+            yield propose(ORDER, name, partial(all_of, edits), length=length, **args)
+
+
+def orders(n: int) -> Iterator[tuple[dict[str, Any], list[int]]]:
+    """Other orders of `n` layers, as pairs of the arguments of their words and the order."""
+    every = [*range(n)]
+    yield {"how": "reversed"}, every[::-1]
+    yield {"how": "only_first"}, [0] * n
+    yield {"how": "only_last"}, [n - 1] * n
+    yield {"how": "without_first"}, every[1:]
+    yield {"how": "without_last"}, every[:-1]
+    for i in every[:-1]:
+        yield {"how": "exchanged", "one": i, "other": i + 1}, [*every[:i], i + 1, i, *every[i + 2 :]]
+
+
+def are_alike(layers: Any) -> bool:
+    """True if all layers have parameters of the same shapes."""
+    return len({tuple(x.shape for x in layer.parameters()) for layer in layers}) == 1
+
+
+LEFT_OUT = Change("children.left_out", "leaves it out", "applies {0}", cost=DELETES)
+ROWS = Change("children.rows", worded("looks up rows"), "looks up {0} at its ids")
+EXCHANGED = Change(
+    "children.exchanged", "uses each in the place of the other", "uses what {0} and {1} give", subjects=2, reroutes=True
+)
+REPLACED = Change("children.replaced", "uses what {other} gives in its place", "uses what {0} gives")
+BACKWARDS = Change("children.backwards", "goes from the last to the first", "goes from the first position to the last")
+BEHIND = Change("children.behind", "applies {module} to it too", "gives this array as it is")
+
+
+def children(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of the children that jax does not call, then of those that it calls too: left out, rows of lookups, outputs
+    exchanged or replaced, positions reversed; and of a module that is applied to the array too."""
+    yield from left_out(replay)
+    tensors, give = given_by(replay), replay.given_outputs
+    names = {site: name_of(replay, site) for site in tensors}
+    for site, x in tensors.items():
+        inputs = replay.inputs.get(site)
+        if inputs is not None and inputs.shape == x.shape:
+            yield propose(LEFT_OUT, names[site], partial(give, {site: inputs}))
+    for site, x in tensors.items():
+        yield from other_rows(replay, site, x)
+    for a, b in combinations(tensors, 2):
+        if tensors[a].shape == tensors[b].shape:
+            yield propose(EXCHANGED, (names[a], names[b]), partial(give, {a: tensors[b], b: tensors[a]}))
+    for a, b in permutations(tensors, 2):
+        if tensors[a].shape == tensors[b].shape:
+            yield propose(REPLACED, names[a], partial(give, {a: tensors[b]}), other=names[b])
+    yield from backwards(replay, tensors)
+    yield from behind(replay)
+
+
+def left_out(replay: Replay) -> Iterator[Proposal]:
+    """Mutations that leave out a child that jax does not call."""
+    called = {site.path for site in replay.given}
+    for name, module in replay.module.named_children():
+        if full_path(replay, name) not in called:
+            yield propose(LEFT_OUT, name, partial(replaced, module, "forward", its_input))
+
+
+def other_rows(replay: Replay, site: Site, given: torch.Tensor) -> Iterator[Proposal]:
+    """Mutations of the rows that a child looks up in its table."""
+    table, ids = getattr(replay.model.get_submodule(site.path), "weight", None), replay.inputs.get(site)
+    if not isinstance(table, torch.Tensor) or table.ndim != 2 or ids is None or ids.is_floating_point() or not ids.numel():
+        return
+    if given.shape != (*ids.shape, table.shape[1]):
+        return
+    first = (table == given.reshape(-1, table.shape[1])[0]).all(-1).nonzero().flatten()
+    rows = ids + (first[0] - ids.flatten()[0] if len(first) else 0)
+    if rows.min() < 0 or rows.max() >= len(table) or not torch.equal(table[rows], given):
+        return
+    for way, other in other_ids(rows, len(table)):
+        yield propose(ROWS, name_of(replay, site), partial(replay.given_outputs, {site: table[other]}), **way.args)
+
+
+def backwards(replay: Replay, tensors: dict[Site, torch.Tensor]) -> Iterator[Proposal]:
+    """Mutation that reverses the positions of `B T ...`, as a loop that runs backwards does."""
+    length = replay.wanted.shape[1] if replay.wanted.ndim > 2 else 0
+    along = {site: x.flip(1) for site, x in tensors.items() if x.ndim > 2 and x.shape[1] == length > 1}
+    if along:
+        edits = partial(replay.given_outputs, along), partial(replay.followed_by, lambda x: x.flip(1))
+        yield propose(BACKWARDS, (), partial(all_of, edits))
+
+
+def behind(replay: Replay) -> Iterator[Proposal]:
+    """Mutations that apply one more module to the array: a child of the replayed module, a child of such a child, or one
+    beside the module that makes the array."""
+    beside, own = parent(replay.place.site.path), path_of(replay)
+    for name, module in replay.model.named_modules():
+        inner = own == parent(parent(name)) and any(True for _ in module.parameters()) and not any(module.children())
+        if name and (parent(name) in (beside, own) or inner):
+            yield propose(BEHIND, (), partial(replay.followed_by, module), module=name.removeprefix(f"{own}."))

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.diagnose.constants import ORDINALS
 from jaxformer.parity.diagnose.functions import is_real
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
+from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.trace import Compute, Op, Rewrite
 

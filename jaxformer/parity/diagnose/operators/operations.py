@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.diagnose.constants import ORDINALS
 from jaxformer.parity.diagnose.functions import (
     ACTIVATIONS,
     ARITHMETIC,
@@ -32,8 +31,8 @@ from jaxformer.parity.diagnose.functions import (
     spelled,
 )
 from jaxformer.parity.diagnose.mutation import DELETES, REPEATS, Change, Free, Proposal
+from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS, arranged
 from jaxformer.parity.diagnose.operators.arguments import with_operand
-from jaxformer.parity.diagnose.orders import arranged
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Compute, Op, same
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from jaxformer.parity.diagnose.mutation import Change, Proposal, Target, propose
+from jaxformer.parity.diagnose.numbers_and_orders import arranged
 from jaxformer.parity.diagnose.operators.permute import is_reshape, reorders
-from jaxformer.parity.diagnose.orders import arranged
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 
 MOST_BLOCKS, MOST_PARTS = 4, 9

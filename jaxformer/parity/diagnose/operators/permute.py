@@ -12,8 +12,8 @@ import torch
 from jaxformer.parity.diagnose.functions import RESHAPES
 from jaxformer.parity.diagnose.modules import held, path_of
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
+from jaxformer.parity.diagnose.numbers_and_orders import WAVES, first_wave
 from jaxformer.parity.diagnose.operators.arguments import with_operand
-from jaxformer.parity.diagnose.orders import WAVES, first_wave
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite
 from jaxformer.parity.trace.call_sites import Site

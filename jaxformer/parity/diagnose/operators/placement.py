@@ -15,7 +15,7 @@ from jaxformer.parity.diagnose.functions import is_activation
 from jaxformer.parity.diagnose.modules import replaced
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose, together
 from jaxformer.parity.diagnose.operators.arguments import with_operand
-from jaxformer.parity.diagnose.operators.layers import LEFT_OUT
+from jaxformer.parity.diagnose.operators.exchange import LEFT_OUT
 from jaxformer.parity.diagnose.operators.parameters import all_of
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Compute, Op, Rewrite, same

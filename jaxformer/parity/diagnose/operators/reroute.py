@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from jaxformer.parity.diagnose.constants import ORDINALS
+from jaxformer.parity.diagnose.calls import of_reals
 from jaxformer.parity.diagnose.functions import NORMALIZED, REDUCTIONS, is_real
 from jaxformer.parity.diagnose.modules import keeps_a_shape
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
-from jaxformer.parity.diagnose.nudges import of_reals
+from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import NEARLY, off

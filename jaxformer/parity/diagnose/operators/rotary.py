@@ -12,7 +12,17 @@ import torch
 
 from jaxformer.parity.diagnose.modules import given_by, name_of
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, propose, together
-from jaxformer.parity.diagnose.operators.positions import Others, by_masks, other_positions, worded
+from jaxformer.parity.diagnose.operators.positions import (
+    SMOOTHINGS,
+    WHOLE,
+    Others,
+    based,
+    by_masks,
+    other_positions,
+    owned,
+    paired,
+    worded,
+)
 from jaxformer.parity.diagnose.operators.rotary_tables import (
     LAYOUTS,
     Pair,
@@ -26,7 +36,6 @@ from jaxformer.parity.diagnose.operators.rotary_tables import (
     smoothings,
     table_products,
 )
-from jaxformer.parity.diagnose.operators.rotary_words import SMOOTHINGS, WHOLE, based, owned, paired
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
 from jaxformer.parity.trace.call_sites import Site

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from jaxformer.parity.diagnose.calls import of_reals
 from jaxformer.parity.diagnose.functions import ACTIVATIONS, SPELLED, behind, is_activation, is_real, spelled
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
-from jaxformer.parity.diagnose.nudges import of_reals
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 

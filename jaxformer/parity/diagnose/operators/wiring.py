@@ -11,10 +11,9 @@ from unittest import mock
 
 import torch
 
-from jaxformer.parity.diagnose.calls import Arguments
+from jaxformer.parity.diagnose.calls import Arguments, of_reals
 from jaxformer.parity.diagnose.modules import keeps_a_shape, starred
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose
-from jaxformer.parity.diagnose.nudges import of_reals
 from jaxformer.parity.diagnose.operators.masks import is_new_mask
 from jaxformer.parity.diagnose.operators.parameters import alike, all_of
 from jaxformer.parity.diagnose.operators.rotary_tables import pairs_in

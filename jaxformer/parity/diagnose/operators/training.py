@@ -1,8 +1,11 @@
-"""Mutations of losses. A loss is one number, which many mutations give: a candidate has to give jax's gradients too."""
+"""Mutations of losses, and of dropout: left out, not scaled, inverted, at another rate, or on another operation's output.
+
+A loss is one number, which many mutations give: a candidate has to give jax's gradients too."""
 
 import inspect
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,10 +13,13 @@ import torch
 from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.mutation import Change, Free, Proposal
+from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose, together
+from jaxformer.parity.diagnose.operators.arguments import numbers_in, with_literal
 from jaxformer.parity.diagnose.replay import Replay, running
-from jaxformer.parity.diagnose.trace import Op
+from jaxformer.parity.diagnose.trace import Op, Rewrite
 from jaxformer.parity.numerics.metrics import distance, host
+from jaxformer.parity.trace.draws import DROPOUT, UNIFORM, Draw, mutated_draws, numbers_of
+from jaxformer.parity.trace.draws import Change as DrawChange
 from jaxformer.parity.trace.outputs import side_by_side
 
 DIVISORS = {
@@ -103,7 +109,7 @@ class Loss(NamedTuple):
         return cls(bound.arguments, valid, valid.double())
 
 
-def proposals(replay: Replay) -> Iterator[Proposal]:
+def losses(replay: Replay) -> Iterator[Proposal]:
     """Mutations of cross-entropy: other averages, no class weights, other smoothings of labels, a z-loss."""
     for op in replay.listed if replay.wanted.size <= 1 else ():
         if op.function not in (functional.cross_entropy, functional.nll_loss):
@@ -184,3 +190,81 @@ def with_z_loss(counted: Any, weight: float, function: Any, args: Any, kwargs: A
     logits = named(function, args, kwargs)["input"]
     squares = torch.logsumexp(logits, class_axis(logits)).square()
     return function(*args, **kwargs) + weight * (squares * counted).sum() / counted.sum()
+
+
+PART_KEPT = Change("dropout.part_kept", "keeps {part:g}", "keeps the part {was:g} in {0}")
+DRAWN = Change(
+    "dropout.drawn",
+    {
+        "left_out": "does not drop there",
+        "unscaled": "does not divide by the part kept (1 - rate)",
+        "inverted": "keeps what torch drops",
+    },
+    "has {targets:and}",
+)
+RATE = Change("dropout.rate", "has {rate:g} for that rate", "has {0}")
+MOVED = Change("dropout.moved", "drops what {1} gives instead", "has {0}")
+DRAWS: dict[str, DrawChange] = {
+    "left_out": lambda kept, keep: torch.full_like(kept, keep),
+    "unscaled": lambda kept, keep: kept * keep,
+    "inverted": lambda kept, keep: 1 - kept,
+}
+"""Mutations of a draw, `change(kept, keep)`: `kept` is 1 where a unit is kept. torch divides by `keep` afterwards."""
+RATES = tuple(n / 100 for n in range(1, 100))
+"""Rates of dropout, or parts kept, that are tried."""
+
+
+def dropouts(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of what a call drops in training mode: by torch's dropout, or by uniform numbers that its code draws."""
+    noted: list[Draw] = []
+    with mutated_draws({}, noted):
+        replay.array()
+    if any(draw.kind == UNIFORM for draw in noted):
+        yield from parts_kept(replay.operations)
+    dropped = [draw for draw in dict.fromkeys(noted) if draw.kind == DROPOUT]
+    for draws in (*([draw] for draw in dropped), dropped) if dropped else ():
+        for how, change in DRAWS.items():
+            yield propose(DRAWN, tuple(map(target, draws)), partial(drawn, draws, change), how=how)
+    for draw in dropped:
+        for rate in RATES:
+            yield propose(RATE, target(draw), partial(drawn, [draw], partial(at_rate, draw, rate)), rate=rate)
+    for draw in dropped:
+        for op in replay.listed:
+            if isinstance(op.output, torch.Tensor) and tuple(op.output.shape) == draw.shape:
+                yield propose(MOVED, (target(draw), op.target), partial(moved, draw, op))
+
+
+def target(draw: Draw) -> Target:
+    """Target of a draw, in words that hold for torch and jax."""
+    return Target(draw.says)
+
+
+def drawn(draws: list[Draw], change: DrawChange) -> Edit:
+    """Edit in which `change` is applied to these draws."""
+    return mutated_draws({(draw.path, draw.number): change for draw in draws})
+
+
+def at_rate(draw: Draw, rate: float, kept: torch.Tensor, keep: float) -> torch.Tensor:
+    """Compute a draw at another rate from the same uniform numbers, scaled so that torch's division by `keep` fits that
+    rate."""
+    uniform = torch.from_numpy(numbers_of(replace(draw, kind=UNIFORM)))
+    return (uniform < 1 - rate).to(kept.dtype) * keep / (1 - rate)
+
+
+def moved(draw: Draw, op: Op) -> Edit:
+    """Edit in which the same units are dropped from the output of `op` instead."""
+    factor = torch.from_numpy(numbers_of(draw)) / draw.keep
+    rewrite = Rewrite({op.place: lambda f, a, k, n: f(*a, **k) * factor})
+    return together(drawn([draw], DRAWS["left_out"]), rewrite)
+
+
+def parts_kept(operations: list[Op]) -> Iterator[Proposal]:
+    """Mutations of the part kept, in code that draws uniform numbers itself: a number between 0 and 1, wherever the code has
+    it."""
+    places: dict[float, list[tuple[Op, int]]] = {}
+    for op, at, number in numbers_in(operations):
+        if 0 < number < 1:
+            places.setdefault(number, []).append((op, at))
+    for number, those in places.items():
+        for part in RATES:
+            yield propose(PART_KEPT, those[0][0].target, partial(with_literal, those, part), part=part, was=number)

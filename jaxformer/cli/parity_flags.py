@@ -1,13 +1,18 @@
-"""Flags that several commands of `jaxformer parity` share, and their defaults."""
+"""Flags that several commands of `jaxformer parity` share, with their defaults, and the user's objects that they name.
 
+A name is `package.module:name`: of a function, or of the models or inputs that it returns."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jaxformer.cli.parity.names import call, load
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, JaxformerError, first_line, message_of
 from jaxformer.runtime.compilation_cache import CacheFlag
 from jaxformer.runtime.refusals import is_verbose
 from jaxformer.runtime.stdio import restore_streams
@@ -15,6 +20,7 @@ from jaxformer.validation.fields import check_size
 
 if TYPE_CHECKING:
     from jaxformer.parity.report.report import Report
+
 
 TorchName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TORCH_MODEL")]
 JaxName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="JAX_MODEL")]
@@ -41,7 +47,7 @@ class InputFlags:
             raise InputError("the models have no inputs; give --vocab for token ids, or --inputs package.module:function")
         check_size("vocab", self.vocab)
         check_size("length", self.length, least=4)
-        from jaxformer.parity.probe.inputs import probe
+        from jaxformer.parity.probe import probe
 
         return probe(self.vocab, 5, self.length, seed=0)[:1]
 
@@ -94,3 +100,70 @@ class ReportFlags:
             print(report.traceback)
         show(report)
         return report.exit_code
+
+
+def load(name: str) -> Any:
+    """Load the object with this name; modules in the current folder are found too."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise InputError(f"{name!r} names no function; give it as package.module:function")
+    sys.path.insert(0, "")
+    try:
+        with no_exit(name):
+            return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise InputError(f"{name}: there is no module {error.name}; run in the folder that holds it, or install it") from None
+    except AttributeError:
+        raise InputError(f"{name}: module {module} has no {attribute}") from None
+    finally:
+        sys.path.remove("")
+
+
+@contextmanager
+def no_exit(name: str) -> Iterator[None]:
+    """Context manager: user code that exits the process raises InputError, so that no exit code 0 passes for equality."""
+    try:
+        yield
+    except SystemExit as error:
+        raise InputError(f"{name} ends the process with sys.exit({error.code!r:.40}); take that out") from None
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise InputError(f"{name} fails: {type(error).__name__}: {first_line(error)}") from error
+
+
+def call(name: str) -> Any:
+    """Call the function with this name, and return its result; InputError says where it failed."""
+    with blamed(name):
+        return load(name)()
+
+
+@contextmanager
+def blamed(name: str) -> Iterator[None]:
+    """Context manager: any error of user code becomes an InputError that says where it occurred."""
+    try:
+        with no_exit(name):
+            yield
+    except JaxformerError:
+        raise
+    except Exception as error:
+        from jaxformer.parity.trace.source_lines import line_of
+
+        at = f" (at {place})" if (place := line_of(error)) else ""
+        raise InputError(f"{name} fails: {type(error).__name__}: {message_of(error).strip().split(chr(10))[0]}{at}") from error
+
+
+def model_and_call(name: str) -> tuple[Any, Callable[..., Any]]:
+    """Return the model that the function returns, and the function that calls it on the inputs."""
+    from jaxformer.parity.trace.reference import apply
+
+    found = call(name)
+    if found is None:
+        raise InputError(f"{name} returns None; return the model, or a tuple: the model and a function that calls it")
+    if not isinstance(found, tuple):
+        return found, apply
+    with blamed(name):
+        given = [*found]
+    if len(given) != 2 or not callable(given[1]):
+        raise InputError(f"{name} returns a tuple of {len(given)}; return the model, or the model and a function that calls it")
+    return given[0], given[1]

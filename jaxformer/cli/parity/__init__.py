@@ -1,1 +1,0 @@
-"""The `jaxformer parity` commands."""

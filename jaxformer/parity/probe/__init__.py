@@ -1,1 +1,0 @@
-"""Probes that hide no bug: excited parameters and adversarial inputs."""
