@@ -32,10 +32,9 @@ from jaxformer.parallel.group import from_first, is_first, run_together
 from jaxformer.parallel.mesh import on_mesh
 from jaxformer.parallel.placement import put, put_batch
 from jaxformer.recipes.prepare import check_vocabulary, read_recipe, run_path, saved_files, start_run
-from jaxformer.recipes.sentences import facts_of, make_buckets, tokenizer_of
+from jaxformer.recipes.sentences import can_score, facts_of, make_buckets, table_of, tokenizer_of, translate_test_set
 from jaxformer.recipes.settings import Translate
 from jaxformer.recipes.shown import EvaluationTable, layers, plain_console, print_headline
-from jaxformer.recipes.test_set import can_score, table_of, translate_test_set
 from jaxformer.runs.averaging import average_weights, best_step, keep_weights, kept_steps, weights_of, write_weights
 from jaxformer.runs.folder import RunFolder
 from jaxformer.runs.lock import only_writer

@@ -21,8 +21,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.errors import UNREADABLE, CheckpointError, why_unread, why_unwritten
-from jaxformer.io.atomic import to_disk
-from jaxformer.io.disk_space import check_descriptors, check_room
+from jaxformer.io.atomic import check_descriptors, check_room, to_disk
 from jaxformer.parallel.group import exchange, from_first, is_first
 from jaxformer.parallel.mesh import ONE_DEVICE, mesh_name
 from jaxformer.parallel.placement import on_host

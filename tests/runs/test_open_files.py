@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import CheckpointError
-from jaxformer.io.disk_space import DESCRIPTORS
+from jaxformer.io.atomic import DESCRIPTORS
 from jaxformer.runs.checkpoint import save_state, verdict
 from jaxformer.runs.folder import RUN, RunFolder
 
