@@ -15,7 +15,7 @@ from jaxformer.runs.checkpoint import save_state, verdict
 from jaxformer.runs.folder import RUN, RunFolder
 
 STATE = {"w": np.zeros(3, np.float32)}
-SAYS = rf"it takes up to {DESCRIPTORS} open files, and this process may open \d; allow more: ulimit -n 256"
+SAYS = rf"it takes up to {DESCRIPTORS} open files, and this process may open \d+; allow more: ulimit -n 256"
 
 
 @contextmanager
