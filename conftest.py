@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(_heed_interrupts())
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("XLA_FLAGS", QUICKLY)
+    os.environ.setdefault("JAXFORMER_PRODUCTS", "ynnpack")  # not the fastest here: tests give the same everywhere
     os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
     if FOLDER not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="jaxformer-tests-", ignore_cleanup_errors=True)

@@ -19,8 +19,8 @@ from jaxformer.parallel.placement import on_host, put_batch
 from jaxformer.pytree import n_bytes
 from jaxformer.recipes.settings import QuestionAnswering
 from jaxformer.runtime.compilation_cache import use_cache
+from jaxformer.runtime.jit import jit
 from jaxformer.runtime.memory import check_fits
-from jaxformer.runtime.xla_options import jit
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.size import free_on_device, memories

@@ -21,15 +21,14 @@ from jaxformer.errors import quoted
 from jaxformer.models import EncoderDecoder
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.mesh import on_mesh
-from jaxformer.recipes.prepare import check_vocabulary, read_recipe, run_path, saved_files, start_run
+from jaxformer.recipes.prepare import begin, check_vocabulary, read_recipe, run_path, saved_files, start_run
 from jaxformer.recipes.settings import Reverse
 from jaxformer.recipes.shown import EvaluationTable, draw_attention, layers, plain_console, print_headline, show_predictions
 from jaxformer.runs.averaging import write_weights
 from jaxformer.runs.folder import RunFolder
 from jaxformer.runs.lock import only_writer
 from jaxformer.runs.plots import plot_losses
-from jaxformer.runtime.compilation_cache import use_cache
-from jaxformer.runtime.xla_options import jit
+from jaxformer.runtime.jit import jit
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
@@ -126,8 +125,7 @@ def measure(model: EncoderDecoder, batch: Pairs) -> dict[str, jax.Array]:
 def main(arguments: list[str]) -> None:
     """Read the flags, train, decode held-out pairs, and save."""
     start = time.perf_counter()
-    recipe = read_recipe(PRESETS, arguments, prog="jaxformer train reverse")
-    use_cache(recipe.cache)
+    recipe = begin(read_recipe(PRESETS, arguments, prog="jaxformer train reverse"))
     task, out = TASKS[recipe.task], run_path(recipe, recipe.task)
     check_vocabulary(arguments, task.vocab_size, "vocab-size", "source-vocab-size")
     source_vocab_size = None if recipe.model.source_vocab_size is None else task.vocab_size

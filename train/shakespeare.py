@@ -23,7 +23,7 @@ from jaxformer.decoding import generate
 from jaxformer.errors import quoted, shown
 from jaxformer.models import GPT
 from jaxformer.parallel.mesh import on_mesh
-from jaxformer.recipes.prepare import check_vocabulary, read_recipe, run_path, saved_files, start_run
+from jaxformer.recipes.prepare import begin, check_vocabulary, read_recipe, run_path, saved_files, start_run
 from jaxformer.recipes.settings import Shakespeare
 from jaxformer.recipes.shown import EvaluationTable, plain_console, print_headline
 from jaxformer.runs.averaging import write_weights
@@ -31,7 +31,6 @@ from jaxformer.runs.checkpoint import digest
 from jaxformer.runs.folder import RunFolder
 from jaxformer.runs.lock import only_writer
 from jaxformer.runs.plots import plot_losses
-from jaxformer.runtime.compilation_cache import use_cache
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.mixed_precision import PRECISIONS
@@ -133,8 +132,7 @@ def sample_text(model: GPT, tokenizer: Tokenizer, characters: int, seed: int) ->
 
 def main(arguments: list[str]) -> None:
     """Read the flags and the text, train, save, and print a sample."""
-    recipe = read_recipe(PRESETS, arguments, prog="jaxformer train shakespeare")
-    use_cache(recipe.cache)
+    recipe = begin(read_recipe(PRESETS, arguments, prog="jaxformer train shakespeare"))
     text = read_corpus(recipe.data, recipe.unpacked)
     tokenizer = Tokenizer.characters(text)
     check_vocabulary(arguments, tokenizer.vocab_size, "vocab-size")

@@ -31,7 +31,7 @@ from jaxformer.models import EncoderDecoder
 from jaxformer.parallel.group import from_first, is_first, run_together
 from jaxformer.parallel.mesh import on_mesh
 from jaxformer.parallel.placement import put, put_batch
-from jaxformer.recipes.prepare import check_vocabulary, read_recipe, run_path, saved_files, start_run
+from jaxformer.recipes.prepare import begin, check_vocabulary, read_recipe, run_path, saved_files, start_run
 from jaxformer.recipes.sentences import can_score, facts_of, make_buckets, table_of, tokenizer_of, translate_test_set
 from jaxformer.recipes.settings import Translate
 from jaxformer.recipes.shown import EvaluationTable, layers, plain_console, print_headline
@@ -40,7 +40,6 @@ from jaxformer.runs.folder import RunFolder
 from jaxformer.runs.lock import only_writer
 from jaxformer.runs.metrics import clock
 from jaxformer.runs.plots import plot_losses
-from jaxformer.runtime.compilation_cache import use_cache
 from jaxformer.runtime.memory import keep_freed_memory
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.mixed_precision import PRECISIONS
@@ -161,8 +160,7 @@ def choose_weights(folder: RunFolder, model: EncoderDecoder, newest: int, evalua
 def main(arguments: list[str]) -> None:
     """Read the flags and the pairs, train, average, translate the test set, and save."""
     start = time.perf_counter()
-    recipe = read_recipe(PRESETS, arguments, prog="jaxformer train translate")
-    use_cache(recipe.cache)
+    recipe = begin(read_recipe(PRESETS, arguments, prog="jaxformer train translate"))
     keep_freed_memory()
     out = run_path(recipe, f"translate-{recipe.preset}")
     splits = read_splits(recipe.data, recipe.validation, recipe.test, unpacked=recipe.unpacked)

@@ -21,8 +21,8 @@ from jaxformer.convert.safetensors import load_weights
 from jaxformer.data.batches import draw_windows
 from jaxformer.data.tasks import TASKS, Pairs
 from jaxformer.models import abstract
+from jaxformer.runtime.jit import jit
 from jaxformer.runtime.memory import keep_freed_memory
-from jaxformer.runtime.xla_options import jit
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss

@@ -18,7 +18,7 @@ from jaxformer.decoding import translate, translate_beam
 from jaxformer.decoding.prepare import bucket
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder
-from jaxformer.runtime.xla_options import jit
+from jaxformer.runtime.jit import jit
 
 ROWS = 64
 """Maximum number of sources in a batch."""

@@ -6,13 +6,13 @@ import platform
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from jaxformer.cli.flags import parse
 from jaxformer.runtime.crashes import Outcome
 from jaxformer.runtime.environment import check_jax
 from jaxformer.runtime.packages import releases
-from jaxformer.runtime.xla_options import IN_FLAGS, NEWEST_TRIED, cure, faults, jaxlib_release
+from jaxformer.runtime.products import VARIABLE, Work, library, measured, options
+from jaxformer.runtime.xla_options import IN_FLAGS, NEWEST_TRIED, Fault, cure, faults, jaxlib_release
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,16 +29,17 @@ def main(arguments: list[str]) -> int:
     print("\n".join(machine()), flush=True)
     from jaxformer.runtime.known_programs import tried
 
-    options = cure()
+    print("\n".join(libraries()), flush=True)
     plain = tried({})
-    cured = tried(options) if options else plain
+    compiled = options("large")
+    cured = tried(compiled) if compiled else plain
     width = max(len(fault.says) for fault in plain)
     print(f"\n{'known faults of XLA':{width}}  {'report':10}  {'jax.jit':24}  jaxformer")
     for fault, outcome in plain.items():
         print(f"{fault.says:{width}}  {fault.report:10}  {word(outcome):24}  {word(cured[fault])}")
     wrong = [fault for fault, outcome in cured.items() if outcome.value is not True]
     print()
-    for line in advice(options, cured=[fault for fault in plain if plain[fault].value is not True and fault not in wrong]):
+    for line in advice(cured=[fault for fault in plain if plain[fault].value is not True and fault not in wrong]):
         print(line)
     if wrong:
         print(f"WRONG: {len(wrong)} of {len(cured)} programs, and nothing cures it: {', '.join(fault.url for fault in wrong)}")
@@ -66,6 +67,15 @@ def machine() -> Iterator[str]:
         yield "jaxlib {} is newer than {}, the newest that was tried: the table below is measured here".format(*names)
 
 
+def libraries() -> Iterator[str]:
+    """Yield, for each class of programs, the kernel library of its products and the measured times of all."""
+    named: dict[Work, str] = {"small": "small models in training", "large": "large models in training", "write": "decoding"}
+    for work, words in named.items():
+        if name := library(work):
+            times = ", ".join(f"{each} {1000 * seconds:.1f} ms" for each, seconds in measured(work).items())
+            yield f"matrix products, {words}: {name} (measured: {times}; {VARIABLE} or --products fixes one)"
+
+
 def word(outcome: Outcome) -> str:
     """Format the outcome of a program in a word or a short text."""
     if outcome.error:
@@ -73,10 +83,10 @@ def word(outcome: Outcome) -> str:
     return "right" if outcome.value else "wrong"
 
 
-def advice(options: dict[str, Any], cured: list[Any]) -> Iterator[str]:
+def advice(cured: list[Fault]) -> Iterator[str]:
     """Yield lines on what is switched off, why, and what a user's own programs need."""
-    if options:
-        named = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    if off := cure():
+        named = ", ".join(f"{name}={value!r}" for name, value in off.items())
         reports = ", ".join(fault.report for fault in faults())
         yield f"switched off in training, decoding and evaluation: YNNPACK's reductions ({named}), for {reports}"
         yield "switched off in comparisons: all of YNNPACK, whose products are less exact"

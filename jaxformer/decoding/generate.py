@@ -32,7 +32,7 @@ from jaxformer.nn.stack import take_layers_apart
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.placement import cut_cache, on_host
 from jaxformer.pytree import n_bytes
-from jaxformer.runtime.xla_options import jit
+from jaxformer.runtime.jit import jit
 from jaxformer.validation.arrays import Tokens, as_array, check_values
 from jaxformer.validation.inputs import check_tokens
 
@@ -156,7 +156,7 @@ def read(
     return step, last(model, states, start - 1), replace(cast(KVCache, cache), length=start), history
 
 
-@partial(jit, static_argnames=("size", "ngram", "slides"))
+@partial(jit, work="write", static_argnames=("size", "ngram", "slides"))
 def _generate(
     model: GPT,
     text: Int[Array, "B P"],
@@ -213,7 +213,7 @@ def with_window(model: GPT) -> Step:
     return step
 
 
-@partial(jit, static_argnames=("size", "shape"))
+@partial(jit, work="write", static_argnames=("size", "shape"))
 def _generate_beam(
     model: GPT,
     text: Int[Array, "B P"],

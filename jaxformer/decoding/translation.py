@@ -28,7 +28,7 @@ from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.stack import take_layers_apart
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.placement import cut_cache, on_host
-from jaxformer.runtime.xla_options import jit
+from jaxformer.runtime.jit import jit
 from jaxformer.validation.arrays import Tokens, as_array, check_values
 from jaxformer.validation.inputs import check_tokens
 
@@ -119,7 +119,7 @@ def read(
     return step, logits[:, 0], cache, started
 
 
-@partial(jit, static_argnames=("size", "ngram"))
+@partial(jit, work="write", static_argnames=("size", "ngram"))
 def _translate(
     model: EncoderDecoder,
     source: Int[Array, "B S"],
@@ -135,7 +135,7 @@ def _translate(
     return progress.tokens, progress.broken, progress.stuck
 
 
-@partial(jit, static_argnames=("size", "shape"))
+@partial(jit, work="write", static_argnames=("size", "shape"))
 def _translate_beam(
     model: EncoderDecoder,
     source: Int[Array, "B S"],

@@ -32,6 +32,8 @@ The data that PLACES name may have moved by then: their content is checked. New 
 """
 RENAMED_PRESETS = {"seed": "tiny"}
 """Older names of presets in the config.json of runs -> present names."""
+FORMER_PRODUCTS = "ynnpack"
+"""Kernel library of runs whose config.json names none."""
 
 
 def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str) -> R:
@@ -78,7 +80,7 @@ def recipe_of(folder: Path, kind: type[R]) -> R:
     try:
         values = config["recipe"]
         preset = values["preset"]
-        return from_dict(kind, {**values, "preset": RENAMED_PRESETS.get(preset, preset)})
+        return from_dict(kind, {"products": FORMER_PRODUCTS, **values, "preset": RENAMED_PRESETS.get(preset, preset)})
     except (KeyError, TypeError, ConfigError, InputError) as error:
         raise CheckpointError(f"{folder}/config.json does not describe this recipe: {error}") from None
 
@@ -177,6 +179,21 @@ def _keep_flags(folder: RunFolder, recipe: Any) -> None:
     changed = config["recipe"] | json.loads(json.dumps(values, default=plain))
     if changed != config["recipe"]:
         folder.write_config(config | {"recipe": changed})
+
+
+def begin(recipe: Any) -> Any:
+    """Enable the compilation cache, and fix the kernel library of the run's products: its own, or the fastest one here.
+
+    All processes use the first one's, and a resumed run the one that it began with: the order of sums decides the last bits.
+    """
+    from jaxformer.runtime.compilation_cache import use_cache
+    from jaxformer.runtime.products import SMALL, fix, library
+
+    use_cache(recipe.cache)
+    work = "small" if recipe.model.d_model <= SMALL else "large"
+    if name := from_first(lambda: library(work) and (recipe.products or library(work))):
+        fix(name)
+    return replace(recipe, products=name)
 
 
 def run_path(recipe: Any, name: str) -> Path:

@@ -8,6 +8,7 @@ from jaxformer.config.mesh import MeshConfig
 from jaxformer.config.settings import OptimizerConfig, Precision, ScheduleConfig
 from jaxformer.errors import InputError
 from jaxformer.runtime.compilation_cache import CacheFlag
+from jaxformer.runtime.products import LIBRARIES
 from jaxformer.validation.fields import check_choice, check_size
 
 
@@ -35,6 +36,8 @@ class Recipe(CacheFlag):
     """Precision of matrix products in training; parameters, moments, norms, softmax and losses are always float32."""
     mesh: str | None = None
     """Devices to train on, by axes: data=4,tensor=2. Axes are data, fsdp, tensor and sequence. None: one device."""
+    products: str | None = None
+    """Kernel library of matrix products on a CPU: onednn+ynnpack, onednn, ynnpack or eigen. None: the fastest one here."""
     optimizer: OptimizerConfig
     """The optimizer."""
     schedule: ScheduleConfig
@@ -51,6 +54,8 @@ class Recipe(CacheFlag):
             if not self.resume:
                 raise InputError(f"checkpoint = {self.checkpoint} says where --resume goes on; give --resume too")
         check_choice("precision", self.precision, get_args(Precision))
+        if self.products is not None:
+            check_choice("products", self.products, LIBRARIES)
         if self.layout is not None:
             object.__setattr__(self, "mesh", str(self.layout))
 

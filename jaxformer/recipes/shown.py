@@ -15,8 +15,8 @@ from jaxformer.pytree import count_parameters
 from jaxformer.runs.folder import RunFolder
 from jaxformer.runs.metrics import Goal, clock, is_last
 from jaxformer.runs.plots import can_plot, plot_attention
+from jaxformer.runtime.jit import jit
 from jaxformer.runtime.stdio import standard_output
-from jaxformer.runtime.xla_options import jit
 
 COLUMNS = {"step": ("step", "7,"), "batch loss": ("loss", "11.4f")}
 """First columns of every table of evaluations: heading -> name of the measure, and its format."""

@@ -4,16 +4,15 @@ Only jaxformer has runs: the PyTorch twin has no such module.
 """
 
 import os
-import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxformer.parallel.group import count
+from jaxformer.runtime.environment import cores, processor
 from jaxformer.runtime.packages import releases
-from jaxformer.runtime.xla_options import cure
+from jaxformer.runtime.products import options
 
 SETTINGS = (
     *("jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable"),
@@ -29,13 +28,13 @@ def environment() -> dict[str, str]:
     settings = {name: str(getattr(jax.config, name)) for name in SETTINGS if hasattr(jax.config, name)}
     return {
         **releases(),
-        "processor": _processor(),
-        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "processor": processor(),
+        "cores": str(cores()),
         "device": jax.devices()[0].device_kind,
         "devices": str(jax.device_count()),
         "processes": str(count()),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
-        "XLA options": " ".join(f"{name}={value}" for name, value in cure().items()),
+        "XLA options": " ".join(f"{name}={value}" for name, value in options("large").items()),
         **settings,
     }
 
@@ -44,12 +43,3 @@ def differences(before: Any, now: Mapping[str, str]) -> list[str]:
     """List what has changed, each as `jax 0.9.0 -> 0.9.1`; a `before` that is no mapping gives nothing."""
     before = before if isinstance(before, Mapping) else {}
     return [f"{name} {before[name]!r:.60} -> {value!r:.60}" for name, value in now.items() if before.get(name, value) != value]
-
-
-def _processor() -> str:
-    """Name of the processor: the width of its vectors decides the order of sums."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

@@ -1,12 +1,29 @@
-"""Environment in which jax starts: variables that keep it from working, and the order of collectives on a CPU. Imports no
-jax."""
+"""Environment in which jax starts: the processor, variables that keep jax from working, and the order of collectives on a
+CPU. Imports no jax.
+"""
 
 import os
+import platform
 import re
 import warnings
 from contextlib import suppress
+from pathlib import Path
 
 from jaxformer.errors import InputError, first_line, message_of
+
+
+def processor() -> str:
+    """Name of the processor: the width of its vectors decides the order of sums."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_jax() -> None:

@@ -1,7 +1,7 @@
 """Compile options of XLA: those that this jaxlib knows, and those that avoid its known faults.
 
-`FAULTS` is the only table of known faults. Training, decoding and evaluation compile with `cure`, the programs of a comparison
-with `exact`. Importing this module imports no jax.
+`FAULTS` is the only table of known faults. The programs of a comparison compile with `exact`; training, decoding and evaluation
+with `runtime.products`, which avoids the faults too. Importing this module imports no jax.
 """
 
 import functools
@@ -11,7 +11,6 @@ import os
 import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -156,50 +155,3 @@ def _unknown(options: tuple[tuple[str, Any], ...]) -> frozenset[str]:
         else:
             break
     return frozenset(refused)
-
-
-class jit:  # noqa: N801  a substitute for jax.jit
-    """jax.jit(f, **how) compiled with `cure`. Within another jit, it uses the options of the outer program."""
-
-    def __init__(self, f: Callable[..., Any], **how: Any):
-        functools.update_wrapper(self, f)
-        self._f, self._how = f, how
-
-    @functools.cached_property
-    def plain(self) -> Any:
-        """jax.jit(f, **how) without options."""
-        import jax
-
-        return jax.jit(self._f, **self._how)
-
-    @functools.cached_property
-    def cured(self) -> Any:
-        """jax.jit(f, **how) with the options of `cure`, which are read at the first call, when jax has its devices."""
-        import jax
-
-        return jax.jit(self._f, compiler_options=options, **self._how) if (options := cure()) else self.plain
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return (self.cured if _is_outside() else self.plain)(*given, **named)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return attributes of jax.jit's function: `lower`, `trace` and others."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.cured, name)
-
-
-def _is_outside() -> bool:
-    """True if no program is being traced."""
-    from flax.core.tracers import current_trace
-
-    return current_trace() == _outside()
-
-
-@functools.cache
-def _outside() -> Any:
-    """Return JAX's trace outside of any tracing, as in a new thread."""
-    from flax.core.tracers import current_trace
-
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(current_trace).result()

@@ -16,7 +16,7 @@ from jaxformer.errors import NonFiniteError, quoted
 from jaxformer.pytree import named_leaves
 from jaxformer.runs.folder import RunFolder, kept_states
 from jaxformer.runs.metrics import Line
-from jaxformer.runtime.xla_options import jit
+from jaxformer.runtime.jit import jit
 from jaxformer.training.health import MOST_IN_A_ROW, SPIKE, Health
 from jaxformer.training.step import TrainState
 

@@ -8,7 +8,7 @@ from jaxformer.data.tasks import Pairs
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.masks import ids_to_valid, padding_mask
-from jaxformer.runtime.xla_options import jit
+from jaxformer.runtime.jit import jit
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.losses import cross_entropy
 

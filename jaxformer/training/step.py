@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.placement import along_rows, as_placed, on_host, put_batch
 from jaxformer.pytree import named_leaves
-from jaxformer.runtime.xla_options import jit
+from jaxformer.runtime.jit import jit
 from jaxformer.training.health import MOST_IN_A_ROW, Health, healthy
 from jaxformer.training.losses import mean
 

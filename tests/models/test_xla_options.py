@@ -7,8 +7,9 @@ import pytest
 
 from jaxformer.cli import doctor
 from jaxformer.runtime import known_programs, xla_options
+from jaxformer.runtime.jit import jit
 from jaxformer.runtime.known_programs import PROGRAMS
-from jaxformer.runtime.xla_options import FAULTS, NO_YNNPACK, PRODUCTS_ALONE, cure, exact, faults, jit, known
+from jaxformer.runtime.xla_options import FAULTS, NO_YNNPACK, PRODUCTS_ALONE, cure, exact, faults, known
 
 OF = {fault.name: fault for fault in FAULTS}
 

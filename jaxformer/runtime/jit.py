@@ -1,0 +1,67 @@
+"""jax.jit with the compile options of a class of programs: the kernel library that is fastest here, without known faults."""
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from jaxformer.runtime.products import Work, options, work_of
+
+
+class jit:  # noqa: N801  a substitute for jax.jit
+    """jax.jit(f, **how) with the options of its class of programs. Within another jit, it uses those of the outer program.
+
+    The class is `work`; left out, it is that of training, small or large by the arrays of a call.
+    """
+
+    def __init__(self, f: Callable[..., Any], *, work: Work | None = None, **how: Any):
+        functools.update_wrapper(self, f)
+        self._f, self._how = f, how
+        self._work: Work | None = work
+        self._compiled: dict[Work, Any] = {}
+
+    @functools.cached_property
+    def plain(self) -> Any:
+        """jax.jit(f, **how) without options."""
+        import jax
+
+        return jax.jit(self._f, **self._how)
+
+    def compiled(self, *given: Any) -> Any:
+        """jax.jit(f, **how) with the options for these arrays, which are read at a call, when jax has its devices."""
+        import jax
+
+        work = self._work or work_of(given)
+        if work not in self._compiled:
+            found = options(work)
+            self._compiled[work] = jax.jit(self._f, compiler_options=found, **self._how) if found else self.plain
+        return self._compiled[work]
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return (self.compiled(given, named) if _is_outside() else self.plain)(*given, **named)
+
+    def lower(self, *given: Any, **named: Any) -> Any:
+        """Lower as jax.jit(f).lower does."""
+        return self.compiled(given, named).lower(*given, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return attributes of jax.jit's function: `trace` and others."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.compiled(), name)
+
+
+def _is_outside() -> bool:
+    """True if no program is being traced."""
+    from flax.core.tracers import current_trace
+
+    return current_trace() == _outside()
+
+
+@functools.cache
+def _outside() -> Any:
+    """Return JAX's trace outside of any tracing, as in a new thread."""
+    from flax.core.tracers import current_trace
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(current_trace).result()

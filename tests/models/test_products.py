@@ -1,0 +1,207 @@
+"""The kernel library of matrix products: measured once for a machine, kept, fixed by whoever asks, and as right as any."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import platformdirs
+import pytest
+
+from jaxformer.cli import doctor
+from jaxformer.errors import ConfigError, InputError
+from jaxformer.recipes import shakespeare
+from jaxformer.recipes.prepare import FORMER_PRODUCTS, recipe_of
+from jaxformer.recipes.settings import Shakespeare
+from jaxformer.runs.folder import RunFolder
+from jaxformer.runtime import products
+from jaxformer.runtime.jit import jit
+from jaxformer.runtime.known_programs import PROGRAMS
+from jaxformer.runtime.products import (
+    LIBRARIES,
+    VARIABLE,
+    available,
+    fix,
+    library,
+    measure,
+    measured,
+    options,
+    options_of,
+    work_of,
+)
+from jaxformer.runtime.xla_options import known
+from tests.tiny import flags, quick_recipe
+
+TIMES = {"onednn+ynnpack": 3.0, "onednn": 2.0, "ynnpack": 1.0, "eigen": 4.0}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A user's cache that is empty, and a machine on which nothing is named."""
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path)
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(products, "_fixed", {})
+    measured.cache_clear()
+    yield tmp_path
+    measured.cache_clear()
+
+
+def timed(monkeypatch, seconds):
+    """Measurements that give these seconds, and the classes they were asked for."""
+    asked = []
+    monkeypatch.setattr(products, "available", lambda work: [*seconds])
+    monkeypatch.setattr(products, "measure", lambda work: asked.append(work) or seconds)
+    return asked
+
+
+def test_every_library_is_timed():
+    found = measure("large")
+    assert [*found] == available("large")
+    assert all(0 < seconds < 60 for seconds in found.values())
+    assert "eigen" in found
+
+
+def test_programs_that_start_from_the_cache_have_no_library_that_it_cannot_keep():
+    assert not {"onednn", "onednn+ynnpack"} & {*available("small"), *available("write")}
+
+
+def test_a_program_that_cannot_be_kept_warns_of_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, "onednn")
+    monkeypatch.setenv("XLA_FLAGS", "")
+    x = jnp.ones((40, 50))
+    assert "onednn" in str(options("large"))
+    np.testing.assert_allclose(jit(lambda x: x @ x.T)(x), np.full((40, 40), 50))  # a warning is an error here
+
+
+def test_the_fastest_is_taken_and_kept(cache, monkeypatch):
+    asked = timed(monkeypatch, TIMES)
+    assert library("small") == "ynnpack"
+    assert options("small") == known(LIBRARIES["ynnpack"])
+    measured.cache_clear()  # as another process
+    assert library("small") == "ynnpack"
+    assert library("write") == "ynnpack"
+    assert asked == ["small", "write"]
+    (file,) = cache.glob("products-*.json")
+    assert json.loads(file.read_text()) == {"small": TIMES, "write": TIMES}
+
+
+@pytest.mark.parametrize("damage", ["", "[1]", '{"small": 3}', '{"small": {"ynnpack": "x"}}', '{"small": {"mkl": 1.0}}'])
+def test_measurements_that_cannot_be_used_are_made_again(cache, monkeypatch, damage):
+    asked = timed(monkeypatch, TIMES)
+    library("small")
+    (file,) = cache.glob("products-*.json")
+    file.write_text(damage)
+    measured.cache_clear()
+    assert library("small") == "ynnpack"
+    assert asked == ["small", "small"]
+    assert json.loads(file.read_text()) == {"small": TIMES}
+
+
+def test_a_cache_that_cannot_be_written_keeps_nothing(cache, monkeypatch):
+    timed(monkeypatch, TIMES)
+    (cache / "file").write_text("")
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: cache / "file")
+    assert library("large") == "ynnpack"
+
+
+def test_other_machines_have_other_files(cache, monkeypatch):
+    timed(monkeypatch, TIMES)
+    for cores in (1, 64):
+        monkeypatch.setattr(products, "cores", lambda cores=cores: cores)
+        measured.cache_clear()
+        library("small")
+    assert len([*cache.glob("products-*.json")]) == 2
+
+
+def test_a_name_decides_and_nothing_is_measured(cache, monkeypatch):
+    asked = timed(monkeypatch, TIMES)
+    monkeypatch.setenv(VARIABLE, "eigen")
+    assert library("small") == library("write") == "eigen"
+    fix("onednn")
+    assert library("small") == library("large") == "onednn"
+    assert library("write") == "eigen"
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_onednn=true")
+    assert library("small") is None
+    assert options("small") == {}
+    assert asked == []
+
+
+def test_an_accelerator_has_none(cache, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert library("large") is None
+
+
+def test_an_unknown_name_is_refused(cache, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "mkl")
+    with pytest.raises(ConfigError, match=r"JAXFORMER_PRODUCTS = 'mkl' is not known; choose one of onednn\+ynnpack"):
+        library("small")
+
+
+def test_the_class_is_that_of_the_widest_matrix():
+    words, key = jnp.zeros((512, 512), jnp.int32), jax.random.key(0)
+    assert work_of((jnp.zeros((5000, 128)), words, key, "text", None)) == "small"
+    assert work_of({"w": jax.ShapeDtypeStruct((4, 129, 400), jnp.bfloat16)}) == "large"
+
+
+def test_a_function_is_compiled_for_each_class(monkeypatch):
+    asked = []
+    monkeypatch.setattr("jaxformer.runtime.jit.options", lambda work: asked.append(work) or {})
+    total, writes = jit(lambda x: x.sum()), jit(lambda x: x.sum(), work="write")
+    assert total(jnp.ones((2, 3))) == 6
+    assert total(jnp.ones((200, 300))) == total(jnp.ones((300, 200))) == 60_000
+    assert writes(jnp.ones((200, 300))) == 60_000
+    assert asked == ["small", "large", "write"]
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_products_are_right(name):
+    """Chains of thin ones among them: with oneDNN's fusions of several products those end the process."""
+    rng = np.random.default_rng(0)
+    x, w, heads = rng.normal(size=(16, 48)), rng.normal(size=(48, 48)), rng.normal(size=(6, 20, 8))
+
+    def several(x, w, heads):
+        return x @ w @ w, x.T @ x, jnp.einsum("btd,bsd->bts", heads, heads) @ heads, x[:1] @ w
+
+    given = [np.float32(each) for each in (x, w, heads)]
+    found = jax.jit(several, compiler_options=options_of(name))(*given)
+    with jax.enable_x64(True):
+        wanted = several(*map(jnp.asarray, (x, w, heads)))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_no_library_has_a_known_fault(name, program):
+    run, given, wanted = PROGRAMS[program]()
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(jax.jit(run, compiler_options=options_of(name))(*given), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_keeps_its_library(cache, monkeypatch, tmp_path, text_file):
+    """Whatever is fastest when it is resumed; one that names none is of before, when all had YNNPACK's."""
+    timed(monkeypatch, TIMES | {"eigen": 0.5})
+    with quick_recipe():
+        shakespeare.main(flags(data=text_file, out=tmp_path / "run", steps=3))
+        run = RunFolder(tmp_path / "run")
+        assert run.config["recipe"]["products"] == "eigen"
+        products._fixed.clear()
+        measured.cache_clear()
+        timed(monkeypatch, TIMES)
+        shakespeare.main(["--resume", "--out", str(run.path), "--steps", "6"])
+        assert products._fixed == {"small": "eigen", "large": "eigen"}
+        with pytest.raises(InputError, match=r"^--products is not as in .*, which is resumed; leave it out"):
+            shakespeare.main(["--resume", "--out", str(run.path), "--steps", "9", "--products", "onednn"])
+    config = run.config
+    del config["recipe"]["products"]
+    run.write_config(config)
+    assert recipe_of(run.path, Shakespeare).products == FORMER_PRODUCTS == "ynnpack"
+
+
+def test_the_doctor_shows_the_choice(cache, monkeypatch):
+    timed(monkeypatch, TIMES)
+    monkeypatch.setattr(doctor, "library", library)
+    lines = [*doctor.libraries()]
+    assert len(lines) == 3
+    assert "large models in training: ynnpack (measured: onednn+ynnpack 3000.0 ms" in lines[1]
