@@ -106,13 +106,18 @@ def attention(
     dropout_rate: float = 0.0,
     rng: PRNGKeyArray | None = None,
     scoring: Scoring = USUAL_SCORING,
+    *,
+    causal: bool = False,
 ) -> Float[Array, "B T N H"]:
-    """Attend to the values: their average by the attention weights, which are dropped out if an rng is given."""
+    """Attend to the values: their average by the attention weights, which are dropped out if an rng is given.
+
+    `causal` says that the mask hides every later key, of which no score is computed then where that saves time.
+    """
 
     def attend(q, k, v, mask, bias, rng):
         return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring), dropout_rate, rng), v)
 
-    return attend_in_chunks(attend, q, k, v, mask, bias, rng)
+    return attend_in_chunks(attend, q, k, v, mask, bias, rng, causal=causal)
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
@@ -157,10 +162,19 @@ class MultiHeadAttention(nnx.Module):
     """Multi-head attention: project to heads, attend, project back. Keys and values come from x itself, or from a memory.
 
     `kdim` and `vdim` are the widths of the sources of keys and values, as in torch.nn.MultiheadAttention. None: d_model.
+    With `causal`, its masks hide later tokens.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, kdim: int | None = None, vdim: int | None = None):
-        self.heads, self.kv_heads = config.n_heads, config.kv_heads
+    def __init__(
+        self,
+        config: BlockConfig,
+        *,
+        cross: bool = False,
+        causal: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+    ):
+        self.heads, self.kv_heads, self.causal = config.n_heads, config.kv_heads, causal
         self.dropout_rate = config.attention_dropout
         d_model, d_q, d_kv = config.d_model, config.n_heads * config.head_width, config.kv_heads * config.head_width
         self.kdim, self.vdim = source_widths(d_model, cross, kdim, vdim)
@@ -236,8 +250,9 @@ class MultiHeadAttention(nnx.Module):
         place: Place = IN_ORDER,
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
         """Return the output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
+        causal = self.causal and cache is None and memory is None
         read, cache = self._attended(x, cache, memory, mask, place)
-        y = merge_heads(attention(*read, bias, self.dropout_rate, rng, self._scoring()))
+        y = merge_heads(attention(*read, bias, self.dropout_rate, rng, self._scoring(), causal=causal))
         return (y if self.out is None else self.out(y)), cache
 
     def _attended(

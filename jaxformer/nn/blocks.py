@@ -33,12 +33,12 @@ class Block(nnx.Module):
     With `parallel_residual`, attention and the feed-forward layer read the same x.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False):
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
         self.pre, self.parallel = config.norm_position != "post", config.parallel_residual
         sandwich = config.norm_position == "sandwich"
         self.dropout_rate = config.residual_dropout
         self.attention_norm = make_norm(config.norm, config)
-        self.attention = MultiHeadAttention(config)
+        self.attention = MultiHeadAttention(config, causal=causal)
         self.attention_output_norm = make_norm(config.norm, config) if sandwich else None
         self.cross_attention_norm = make_norm(config.norm if cross else "none", config)
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None

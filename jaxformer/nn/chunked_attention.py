@@ -2,7 +2,8 @@
 
 The scores of a whole batch are written and read a dozen times per step, and do not fit into a processor's cache; those of a few
 sequences, or of one head, do. The backward pass recomputes scores instead of keeping them. On a CPU chunking takes no more time
-and a fraction of the memory. torch's fused attention does both in one kernel.
+and a fraction of the memory. Under a causal mask, blocks of queries leave out the keys after them: three eighths of the work.
+torch's fused attention does all of this in one kernel.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,11 @@ cost some time.
 AT_ONCE = 2**19
 """Most scores of a chunk, unless one head of one sequence has more."""
 
+BLOCKS = 4
+"""Number of blocks of queries under a causal mask."""
+LEAST_SCORES = 2**18
+"""Fewest scores of a batch whose queries are attended to in blocks: fewer are computed as fast at once."""
+
 Attend = Callable[..., Float[Array, "B T N H"]]
 """Function attend(q, k, v, mask, bias, rng)."""
 SEQUENCES = {"q": 0, "k": 0, "v": 0, "mask": 0, "bias": 0}
@@ -36,10 +42,12 @@ def attend_in_chunks(
     mask: Array | None,
     bias: Array | None,
     rng: PRNGKeyArray | None,
+    *,
+    causal: bool = False,
 ) -> Float[Array, "B T N H"]:
     """Call `attend(q, k, v, mask, bias, rng)`; on a CPU, chunk by chunk where there are many scores, with a PRNG key per chunk.
 
-    A program that is exported for symbolic sizes attends at once.
+    `causal` says that the mask hides every later key. A program that is exported for symbolic sizes attends at once.
     """
     (batch, queries, heads, _), (_, keys, kv_heads, _) = q.shape, k.shape
     if not all(isinstance(size, int) for size in (batch, queries, keys)):
@@ -47,11 +55,37 @@ def attend_in_chunks(
     scores = batch * heads * queries * keys
     sequences = fewest_parts(batch, scores)
     together = fewest_parts(kv_heads, scores // sequences)
-    if scores <= MOST_SCORES or sequences * together == 1:
-        return attend(q, k, v, mask, bias, rng)
     part = jax.checkpoint(attend, prevent_cse=False)
-    in_chunks = along(SEQUENCES, sequences, along(HEADS, together, part))
+    in_chunks = attend
+    if causal and mask is not None and BLOCKS <= queries == keys and scores >= LEAST_SCORES and traced_for() is None:
+        in_chunks = part = in_blocks(part, queries)
+    if scores > MOST_SCORES and sequences * together > 1:
+        in_chunks = along(SEQUENCES, sequences, along(HEADS, together, part))
+    if in_chunks is attend:
+        return attend(q, k, v, mask, bias, rng)
     return jax.lax.platform_dependent(q, k, v, mask, bias, rng, cpu=in_chunks, default=attend)
+
+
+def in_blocks(attend: Attend, length: int) -> Attend:
+    """Return an `attend` that works on blocks of queries, each with the keys up to its last query."""
+    edges = [i * length // BLOCKS for i in range(BLOCKS + 1)]
+
+    def seen(x: Array | None, first: int, last: int) -> Array | None:
+        """Return the part of a mask or bias for a block; axes of size 1 are shared."""
+        if x is None:
+            return None
+        rows = x if x.shape[2] == 1 else x[:, :, first:last]
+        return rows if x.shape[3] == 1 else rows[..., :last]
+
+    def block_by_block(q, k, v, mask, bias, rng):
+        rngs = [None] * BLOCKS if rng is None else random.split(rng, BLOCKS)
+        blocks = zip(edges, edges[1:], rngs, strict=False)
+        found = [
+            attend(q[:, i:end], k[:, :end], v[:, :end], seen(mask, i, end), seen(bias, i, end), own) for i, end, own in blocks
+        ]
+        return jnp.concatenate(found, axis=1)
+
+    return block_by_block
 
 
 def fewest_parts(of: int, scores: int) -> int:

@@ -120,7 +120,7 @@ def _hidden_states(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[
 class Stack(nnx.Module):
     """Stack of blocks; `stack[i]` is layer i. Few leaves keep dispatch cheap; a scan keeps compile time flat.
 
-    With `causal`, its masks will hide later tokens: T5's relative bias then has buckets for the past alone.
+    With `causal`, its masks hide later tokens: attention leaves those out, and T5's relative bias has no buckets for them.
     """
 
     def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
@@ -131,7 +131,7 @@ class Stack(nnx.Module):
         self.windowed = config.windowed_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
         self.blocks = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (config.n_layers, *leaf.shape)), Block(config, cross=cross)
+            lambda leaf: jnp.broadcast_to(leaf, (config.n_layers, *leaf.shape)), Block(config, cross=cross, causal=causal)
         )
 
     def __getitem__(self, i: int) -> Block:

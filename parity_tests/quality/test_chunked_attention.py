@@ -87,6 +87,90 @@ def test_other_platforms_attend_at_once():
     assert loops == {"cpu": True, "cuda": False, "tpu": False}
 
 
+LENGTH = 7
+"""No multiple of the number of blocks."""
+LATER = {
+    "nothing else": np.tril(np.ones((1, 1, LENGTH, LENGTH), bool)),
+    "padding too": np.tril(np.ones((1, 1, LENGTH, LENGTH), bool)) & padding(B, LENGTH),
+    "one a head": np.tril(noise(B, N, LENGTH, LENGTH, seed=6) > -1),
+}
+ADDED = {"none": None, "of all": noise(1, N, LENGTH, LENGTH, seed=4), "of keys": noise(B, N, 1, LENGTH, seed=5)}
+SCORINGS = {
+    "usual": ours.USUAL_SCORING,
+    "capped": ours.Scoring(scale=0.7, softcap=2.0),
+    "sinks": ours.Scoring(sinks=ours.Sinks(N)),
+}
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    monkeypatch.setattr(chunked_attention, "LEAST_SCORES", 1)
+
+
+def own_tokens(seed=20):
+    """Queries, keys and values of the same tokens."""
+    shapes = ((B, LENGTH, N, H), (B, LENGTH, K, H), (B, LENGTH, K, H))
+    return [jnp.asarray(noise(*shape, seed=seed + i).astype(np.float64)) for i, shape in enumerate(shapes)]
+
+
+@pytest.mark.first(4)
+@pytest.mark.usefixtures("blocks", "float64")
+@pytest.mark.parametrize("at_once", [2**40, N * LENGTH**2], ids=["all", "a sequence"])
+@pytest.mark.parametrize("bias", ADDED)
+@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize("mask", LATER)
+def test_blocks_of_queries_are_attention(monkeypatch, mask, scoring, bias, at_once):
+    """Values and gradients, to rounding: every row has all of its keys."""
+    monkeypatch.setattr(chunked_attention, "MOST_SCORES", at_once)
+    monkeypatch.setattr(chunked_attention, "AT_ONCE", at_once)
+    cotangent, allowed = noise(B, LENGTH, N, H, seed=9).astype(np.float64), jnp.asarray(LATER[mask])
+    added = ADDED[bias]
+    given = [*own_tokens(), *([] if added is None else [jnp.asarray(added.astype(np.float64))])]
+
+    def results(causal):
+        def total(q, k, v, *bias):
+            found = ours.attention(q, k, v, allowed, *bias, scoring=SCORINGS[scoring], causal=causal)
+            return (found * cotangent).sum(), found
+
+        return jax.jit(jax.grad(total, tuple(range(len(given))), has_aux=True))(*given)
+
+    (gradients, found), (theirs_, wanted) = results(causal=True), results(causal=False)
+    assert float(jnp.linalg.norm(found - wanted)) < 1e-15 * float(jnp.linalg.norm(wanted))
+    for gradient, other in zip(gradients, theirs_, strict=True):
+        assert float(jnp.linalg.norm(gradient - other)) < 2e-15 * float(jnp.linalg.norm(other))
+
+
+@pytest.mark.usefixtures("blocks", "float64")
+def test_blocks_leave_out_later_keys_whatever_the_mask_says():
+    """So the promise is one: a mask that shows later keys gives another result."""
+    everything = jnp.ones((1, 1, LENGTH, LENGTH), bool)
+    found, wanted = (ours.attention(*own_tokens(), everything, causal=causal) for causal in (True, False))
+    assert not np.allclose(found, wanted, rtol=1e-3)
+    np.testing.assert_array_equal(ours.attention(*own_tokens(), causal=True), ours.attention(*own_tokens()))  # no mask at all
+
+
+@pytest.mark.usefixtures("blocks")
+def test_every_block_drops_other_weights():
+    causal = jnp.asarray(np.tril(np.ones((1, 1, 8, 8), bool)))
+    same = jnp.zeros((1, 8, 1, 8)), jnp.zeros((1, 8, 1, 8)), jnp.eye(8)[None, :, None]
+    found = np.asarray(ours.attention(*same, causal, dropout_rate=0.5, rng=jax.random.key(1), causal=True))[0, :, 0]
+    kept = found > 0
+    np.testing.assert_allclose(found[kept], (2 / np.arange(1, 9)[:, None] * np.ones((8, 8)))[kept], rtol=1e-6)
+    assert not kept[np.triu_indices(8, 1)].any()
+    assert len({row[:2].tobytes() for row in kept[1::2]}) > 1
+
+
+@pytest.mark.usefixtures("blocks")
+def test_a_model_has_no_scores_of_later_tokens():
+    """The largest score matrix that is computed on a CPU has a quarter of the queries."""
+    tokens = jnp.zeros((2, 16), jnp.int32)
+    lowered = jax.jit(lambda model, tokens: model(tokens)).trace(abstract(LONG), tokens)
+    cpu, cuda = (lowered.lower(lowering_platforms=(platform,)).as_text() for platform in ("cpu", "cuda"))
+    assert "2x4x1x16x16xf32" in cuda
+    assert "2x4x1x16x16xf32" not in cpu
+    assert "2x4x1x4x16xf32" in cpu
+
+
 LONG = GPTConfig(vocab_size=11, context=512, d_model=16, n_layers=2, n_heads=4, d_ff=32)
 
 

@@ -45,6 +45,7 @@ ONE_SIDED = {
 """Files in which either side has helpers that the other has not -> the reason. What both have is compared all the same."""
 
 RATE = "torch.nn.Dropout holds the rate and the mode"
+LATER = "torch's fused attention does not need to know"
 LEAF = "the leaf has the framework's own name"
 NUMBERS = "a compiled program takes its settings as numbers"
 OWN = "torch.nn has it"
@@ -59,8 +60,10 @@ DIFFERENT = {
     "decoding/sampling.py: next_tokens: repetition_penalty temperature top_k top_p min_p | sampling": NUMBERS,
     "decoding/translation.py: read: size width | n_tokens": NUMBERS,
     "decoding/translation.py: translate_beam: pad | nothing": PAD,
-    "nn/attention.py: MultiHeadAttention: dropout_rate | dropout": RATE,
-    "nn/attention.py: attention: dropout_rate | dropout": RATE,
+    "nn/attention.py: MultiHeadAttention.__init__: causal | nothing": LATER,
+    "nn/attention.py: MultiHeadAttention: causal dropout_rate | dropout": RATE,
+    "nn/attention.py: attention: dropout_rate causal | dropout": RATE,
+    "nn/blocks.py: Block.__init__: causal | nothing": LATER,
     "nn/blocks.py: Block: dropout_rate | dropout": RATE,
     "nn/cache.py: only jax has KVCache.grow": "a smaller cache is quicker to read where masked places are read too",
     "nn/embeddings.py: Embedding: padding_idx table | nothing": OWN,
