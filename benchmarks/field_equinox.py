@@ -119,7 +119,7 @@ def _each_image_with_state(given: Any, images: Any) -> Any:
 PORTS = (
     Port("vit", partial(vit, "exactgelu")),
     Port("vit-presets", partial(vit, "gelu"), "jax activation gelu by tanh"),
-    Port("vit-average", partial(vit, "exactgelu", "avg"), "torch has fc_norm where it is; jax has it behind blocks"),
+    Port("vit-average", partial(vit, "exactgelu", "avg"), "torch has fc_norm where it is; jax has it after blocks"),
     Port("swin", partial(swin, 1), "attn: torch has 24 at [0] of relative_position_index; jax has 26 there, in 1.0"),
     Port(
         "swin-v2",

@@ -40,7 +40,7 @@ def found(report: Report, *statuses: Status) -> Report:
 
 
 def different() -> Report:
-    """An epsilon in block 1, something unknown in block 10; what is behind them is off too."""
+    """An epsilon in block 1, something unknown in block 10; what is after them is off too."""
     report, modules = equal(), []
     for i, module in enumerate(report.modules):
         off = 0.0 if i < 7 else 1.7e-7 * 1.1**i

@@ -13,7 +13,7 @@ def _chain(kind: str, step: dict[str, Any], times: int) -> dict[str, Any]:
 
 
 def charsmap(longest: int) -> dict[str, Any]:
-    """A table of SentencePiece whose longest text has so many characters, behind an index that finds nothing."""
+    """A table of SentencePiece whose longest text has so many characters, after an index that finds nothing."""
     table = (1024).to_bytes(4, "little") + bytes(1024) + b"ab\0" + b"x" * longest + b"\0"
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}
 

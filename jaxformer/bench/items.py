@@ -28,7 +28,7 @@ PEERS = {
     COLD: Peer("the same with an empty compilation cache: the first start"),
     "twin": Peer("our PyTorch twin, eager, as it is", ("torch",)),
     "torch": Peer("PyTorch at its best, eager: scaled_dot_product_attention and a fused optimizer", ("torch",)),
-    "torch-compile": Peer("the same behind torch.compile", ("torch",)),
+    "torch-compile": Peer("the same after torch.compile", ("torch",)),
     "transformers": Peer("GPT2LMHeadModel of transformers, `generate` with its cache", ("torch", "transformers")),
     "flax-nnx": Peer("Flax the ordinary way: nnx layers, nnx.jit, nnx.Optimizer, a Python loop", ("flax",)),
 }

@@ -46,7 +46,7 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
         flag = unknown[0].split("=")[0]
         names = flag_names(kind if default is None else default)
         if flag in names:
-            raise InputError(f"{flag} stands behind --, where nothing is a flag; put it before --")
+            raise InputError(f"{flag} stands after --, where nothing is a flag; put it before --")
         near = difflib.get_close_matches(flag, names, 1)
         raise InputError(f"unknown flag {flag}; " + (f"did you mean {near[0]}?" if near else f"see {prog} --help"))
     return value

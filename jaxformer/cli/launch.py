@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int | None:
     launch = parse(Launch, flags, prog="jaxformer launch")
     if len(command) < 2 or command[0] != "train":
         raise InputError(
-            "launch is for a recipe; give one behind --, as in: launch --processes 2 -- train reverse --mesh data=2"
+            "launch is for a recipe; give one after --, as in: launch --processes 2 -- train reverse --mesh data=2"
         )
     find(command)
     if {*HELP} & {*command}:

@@ -94,7 +94,7 @@ def generate_beam(
     room = model.config.context + 1 - int(start)
     if n_tokens > room:
         raise InputError(
-            f"n_tokens = {n_tokens} behind {start} of the prompt exceed the context of {model.config.context}, and a beam's "
+            f"n_tokens = {n_tokens} after {start} of the prompt exceed the context of {model.config.context}, and a beam's "
             f"window does not slide; ask for at most {room}, or shorten the prompt"
         )
     size = bucket(n_tokens)

@@ -46,7 +46,7 @@ def make_rules(rules: TokenRules, eos: Ends, pad: int | None, vocab_size: int, n
     forced: dict[int, int] = {}
     for place, token in rules.forced:
         if not -n_tokens <= place < n_tokens:
-            raise InputError(f"forced place {place} lies behind the {n_tokens} tokens asked for; ask for more, or leave it out")
+            raise InputError(f"forced place {place} lies after the {n_tokens} tokens asked for; ask for more, or leave it out")
         if forced.setdefault(place % n_tokens, token) != token:
             raise InputError(f"forced place -1 is place {n_tokens - 1}, which has another token; give one token to each place")
     places = np.full(size, NONE)

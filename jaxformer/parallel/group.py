@@ -135,7 +135,7 @@ def run_together(f: Any, *given: Any, **static: Any) -> Any:
     """
     if _groups:
         work = _groups[-1].work
-        with timed(f"the compilation of {work.kind or 'a program behind step'}", work.number):
+        with timed(f"the compilation of {work.kind or 'a program after step'}", work.number):
             f.lower(*given, **static).compile()
             exchange("compiled")
     return f(*given, **static)

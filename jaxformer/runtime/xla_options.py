@@ -90,7 +90,7 @@ class Fault:
 
 
 FAULTS = (
-    Fault("rows", "sums behind a product of many thin rows are wrong", "jax#39103", (0, 10, 2), (0, 10, 2), sums_thin_rows),
+    Fault("rows", "sums after a product of many thin rows are wrong", "jax#39103", (0, 10, 2), (0, 10, 2), sums_thin_rows),
     Fault("rank7", "sums of products of rank 7 end the process", "jax#40412", (0, 10, 2), (0, 10, 2), has_rank_7),
     Fault("rank8", "sums of products of rank 8 end the process", "jax#39257", (0, 10, 2), (0, 11, 0), has_rank_7),
     Fault("dilated", "windows over a dilated array leave out its holes", "xla#48714", (0, 10, 2), None, has_holes),

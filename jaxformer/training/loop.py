@@ -260,7 +260,7 @@ class _Course:
             self.asked = self.asked or time.monotonic()
             if time.monotonic() - self.asked < PATIENCE:
                 raise RuntimeError("the others are waited for")
-            return f"stopped behind step {self.step}, and not saved: no step ended for {PATIENCE:.0f} s"
+            return f"stopped after step {self.step}, and not saved: no step ended for {PATIENCE:.0f} s"
         copied = jax.tree.map(np.array, state := self.state)
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
             raise RuntimeError("used up meanwhile")

@@ -22,7 +22,7 @@ rng = np.random.default_rng(0)
 
 
 class Lengths(nn.Module):
-    """Squared lengths of rows behind a product."""
+    """Squared lengths of rows after a product."""
 
     def __init__(self):
         super().__init__()

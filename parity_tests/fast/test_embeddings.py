@@ -172,7 +172,7 @@ def test_what_no_table_holds(positions, token, place):
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoid", "sinusoid_blocks", GIVEN], ids=str)
 def test_an_offset_moves_every_token(positions):
-    """The last place of the context has a row of its own behind the offset, in every kind of table."""
+    """The last place of the context has a row of its own after the offset, in every kind of table."""
     config = gpt_config(positions=positions, position_offset=3)
     moved = excite(InputEmbedding(config, V), seed=1)
     plain = InputEmbedding(replace(config, position_offset=0, context=config.context + 3), V)

@@ -17,7 +17,7 @@ ROWS = {
     "large": np.array([-1e4, -300.0, -40.0, -12.0, 0.5, 12.0, 40.0, 300.0, 1e4], np.float32),
     "around 0": np.linspace(-1e-3, 1e-3, 8, dtype=np.float32),
 }
-"""Among the large ones, 0.5 has a gradient in every activation: tanh's is all rounding behind 12."""
+"""Among the large ones, 0.5 has a gradient in every activation: tanh's is all rounding after 12."""
 rows = pytest.mark.parametrize("x", ROWS.values(), ids=ROWS)
 kinds = pytest.mark.parametrize("kind", ours.ACTIVATIONS)
 

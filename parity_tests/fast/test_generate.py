@@ -56,7 +56,7 @@ WAYS = {"left": lambda valid: valid, "right": lambda valid: valid[:, ::-1], "ins
 
 @pytest.fixture(scope="module")
 def padded():
-    """A model, its twin, and what the twin writes behind prompts padded on the left, past the context too."""
+    """A model, its twin, and what the twin writes after prompts padded on the left, past the context too."""
     start = excite(abstract(CONFIG), seed=9)
     twin = load_torch(TORCH_GPT(CONFIG), start).double()
     text = np.random.default_rng(4).integers(1, CONFIG.vocab_size, (4, 9))

@@ -92,7 +92,7 @@ def test_products_below_float32_are_judged_by_bfloat16s_error(sides, monkeypatch
 
 
 def rounded(bits):
-    """A product of factors with that many bits behind the leading one."""
+    """A product of factors with that many bits after the leading one."""
 
     def multiply(x, y):
         return np.matmul(*(np.asarray(jax.lax.reduce_precision(factor, 8, bits), np.float64) for factor in (x, y)))

@@ -192,7 +192,7 @@ def test_fresh_norms_of_other_names_are_listed():
     tree = {
         f"layer{i}": {
             "before": {"scale": np.ones(D, np.float32)},
-            "behind": {"scale": np.ones(D, np.float32)},
+            "after": {"scale": np.ones(D, np.float32)},
             "up": {"kernel": weights[f"{i}.linear.weight"].T},
         }
         for i in range(2)

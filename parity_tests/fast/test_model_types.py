@@ -167,7 +167,7 @@ def test_every_key_of_transformers_is_known_with_its_default(kind):
 
 
 def generated(model: Any, beams: int) -> np.ndarray:
-    """What transformers writes behind what it reads: the source of a translation, or a text that is padded on the left."""
+    """What transformers writes after what it reads: the source of a translation, or a text that is padded on the left."""
     seq2seq = model.config.is_encoder_decoder
     start = {"decoder_start_token_id": START} if seq2seq else {}
     model.generation_config = transformers.GenerationConfig(pad_token_id=PAD, eos_token_id=ENDS, **start)

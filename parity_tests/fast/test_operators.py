@@ -86,7 +86,7 @@ def fixed(proposal: Proposal) -> Proposal:
 
 
 def array(program: str, proposal: Proposal) -> np.ndarray | None:
-    """What torch gives, so mutated; None where the code behind the mutation refuses."""
+    """What torch gives, so mutated; None where the code after the mutation refuses."""
     try:
         return replay(program).array(fixed(proposal).edit())
     except Exception:  # in ways of its own

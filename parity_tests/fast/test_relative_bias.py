@@ -35,7 +35,7 @@ def test_buckets_equal_t5s(buckets, farthest, both_sides):
 @pytest.mark.parametrize("start", [0, 30])
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_bias_equals_t5s(causal, start):
-    """Also of queries behind a cache."""
+    """Also of queries after a cache."""
     from transformers import T5Config
     from transformers.models.t5.modeling_t5 import T5Attention
 

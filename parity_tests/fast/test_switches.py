@@ -186,7 +186,7 @@ def left_padded(n):
 @pytest.mark.parametrize("pieces", usually(PIECES, "pieces"))
 @pytest.mark.parametrize("name", usually(GPTS, "gemma", "neox"))
 def test_cached_equals_uncached(name, pieces):
-    """Behind left padding, with positions given."""
+    """After left padding, with positions given."""
     model, twin = wide_twins(name)
     tokens, valid, positions = left_padded(CONTEXT)
     given = {"mask": torch.from_numpy(valid[..., :CONTEXT]), "positions": torch.from_numpy(positions)}

@@ -32,7 +32,7 @@ def test_what_changes_nothing_is_left_out():
 
 
 def test_what_the_equal_numbers_depend_on_is_not_why():
-    """jax has torch's first row: what is added behind it may be why, and no function of all rows."""
+    """jax has torch's first row: what is added after it may be why, and no function of all rows."""
 
     class Rows(torch.nn.Module):
         def forward(self, x):

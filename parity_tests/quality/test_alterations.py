@@ -48,7 +48,7 @@ class Size(nnx.Module):
 
     def __call__(self, x):
         around = x - x.mean(-1, keepdims=True) if self.bug.get("around") else x
-        square, behind = (around**2).mean(-1, keepdims=True), self.bug.get("behind")
+        square, behind = (around**2).mean(-1, keepdims=True), self.bug.get("after")
         size = jnp.sqrt(square) + behind if behind else jnp.sqrt(square + self.bug.get("eps", 1e-6))
         return x / size * (1 + self.s[...])
 
@@ -205,7 +205,7 @@ BUGS = {
         "gated",
         "torch uses gate_proj and up_proj as named; jax exchanges the two",
     ),
-    "behind": ({"behind": 0.01}, "norms.0", "torch adds epsilon 1e-06 under the root; jax adds 0.01 behind the root"),
+    "after": ({"after": 0.01}, "norms.0", "torch adds epsilon 1e-06 under the root; jax adds 0.01 after the root"),
     "around": ({"around": True}, "norms.0", "jax subtracts the mean from its first operand"),
     "twice": (
         {"twice": True},

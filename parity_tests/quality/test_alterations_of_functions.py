@@ -103,7 +103,7 @@ PICTURES = {
     "activation": ({"act": jax.nn.relu}, "mix", "relu there"),
     "layer scale": ({"no scale": True}, "head", "torch uses gamma as it is; jax leaves it out (takes 1 for it)"),
     "count": ({"count": True}, "head", "counts padded entries in the mean"),
-    "behind": ({"body pads": [(0, 2)] * 2}, "body", "pads behind alone"),
+    "after": ({"body pads": [(0, 2)] * 2}, "body", "pads at the end alone"),
     "mean": ({"mean": True}, "body", "takes the mean there"),
     "flat": ({"flat": True}, "head", "merges the axes in the order 0, 2, 3, 1"),
 }

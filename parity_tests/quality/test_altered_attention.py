@@ -78,7 +78,7 @@ def by_head(x, bug):
 
 def weigh(scores, valid, bug):
     keys = valid[:, None, None]
-    if bug == "behind":
+    if bug == "after":
         return jax.nn.softmax(scores, -1) * keys
     if bug == "sink":
         powers = jnp.where(keys, jnp.exp(scores), 0)
@@ -141,7 +141,7 @@ BUGS = {
     "layer: no bias": "torch adds layer.self_attn.in_proj_bias; jax leaves out the bias of queries",
     "layer: inverted": "jax applies it inverted",
     "layer: ignored": "jax does not apply it",
-    "layer: behind": "jax masks behind the softmax",
+    "layer: after": "jax masks after the softmax",
     "layer: weak": "jax sets masked scores to -7",
     "layer: queries": "jax takes the softmax over queries",
     "layer: scale": "jax multiplies the scores by 0.40824829 = 1/sqrt(6) more",
@@ -154,7 +154,7 @@ BUGS = {
     "sloped: slopes turned": "jax has ALiBi's slopes from the last head to the first",
     "sloped: weak": "jax sets masked scores to -7",
     "sloped: sink": "jax has a score of 0 beside the keys",
-    "sloped: behind": "jax sets weights to 0 behind the softmax",
+    "sloped: after": "jax sets weights to 0 after the softmax",
     "sloped: merged unit by unit": "what is gathered as (heads, width)",
 }
 

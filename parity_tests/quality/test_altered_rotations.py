@@ -41,7 +41,7 @@ class Attention(torch.nn.Module):
         if self.side == "before":
             q, k = self.normed(q, k)
         q, k = turned(q, cos, sin), turned(k, cos, sin)
-        if self.side == "behind":
+        if self.side == "after":
             q, k = self.normed(q, k)
         y = functional.scaled_dot_product_attention(*(each.transpose(1, 2) for each in (q, k, v)), attn_mask=mask)
         return self.out(y.transpose(1, 2).flatten(2))
@@ -102,7 +102,7 @@ def port(bug, side="before"):
         sides = bug.get("sides", (side, side))
         q, k = (rms(y, g) if s == "before" else y for y, g, s in zip((q, k), gains, sides, strict=True))
         q, k = turn(q, angles), turn(k, angles)
-        q, k = (rms(y, g) if s == "behind" else y for y, g, s in zip((q, k), gains, sides, strict=True))
+        q, k = (rms(y, g) if s == "after" else y for y, g, s in zip((q, k), gains, sides, strict=True))
         scores = jnp.einsum("btnh,bsnh->bnts", q, k) / H**0.5
         if cap := bug.get("cap"):
             scores = cap * jnp.tanh(scores / cap)
@@ -124,16 +124,16 @@ def says(bug, **kinds):
     return str(compare(theirs, weights, inputs, call_jax=function, checks=("forward", "local"), tier="A"))
 
 
-BEHIND = {"sides": ("behind", "behind")}
+BEHIND = {"sides": ("after", "after")}
 CASES = {
     "nothing": ({}, {}, "EQUAL"),
-    "both behind": (BEHIND, {}, "torch applies attention.of_queries and attention.of_keys before the rotation; jax behind it"),
-    "keys behind": ({"sides": ("before", "behind")}, {}, "torch applies attention.of_keys before the rotation; jax behind it"),
-    "by a function": (BEHIND, {"by": "a function"}, ") before the rotation; jax behind it"),
+    "both after": (BEHIND, {}, "torch applies attention.of_queries and attention.of_keys before the rotation; jax after it"),
+    "keys after": ({"sides": ("before", "after")}, {}, "torch applies attention.of_keys before the rotation; jax after it"),
+    "by a function": (BEHIND, {"by": "a function"}, ") before the rotation; jax after it"),
     "both before": (
         {"sides": ("before", "before")},
-        {"side": "behind"},
-        "torch applies attention.of_queries and attention.of_keys behind the rotation; jax before it",
+        {"side": "after"},
+        "torch applies attention.of_queries and attention.of_keys after the rotation; jax before it",
     ),
     "bfloat16": (
         {"tables": jnp.bfloat16},

@@ -1,4 +1,4 @@
-"""Causes in where things stand in a module: activations before and behind its children, sums, the order of what is joined."""
+"""Causes in where things stand in a module: activations before and after its children, sums, the order of what is joined."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ silu = torch.nn.functional.silu
 
 
 class Theirs(torch.nn.Module):
-    """A norm behind a product, a branch beside it, and queries that are learned; Fourier features are joined to the input."""
+    """A norm after a product, a branch beside it, and queries that are learned; Fourier features are joined to the input."""
 
     def __init__(self):
         super().__init__()

@@ -173,7 +173,7 @@ TRAPS = {
     "Adam's epsilon in the root": (
         optimizer(epsilon=0.0, root=1e-8),
         "optimizer",
-        "behind the root: sqrt(x) + eps; jax adds epsilon under the root: sqrt(x + eps)",
+        "after the root: sqrt(x) + eps; jax adds epsilon under the root: sqrt(x + eps)",
     ),
     "clip without the 1e-6": (optimizer(clipping=optax.clip_by_global_norm), "train", "max/rms"),
     "coupled decay": (
@@ -313,7 +313,7 @@ MOVES = {
     "RMSprop's epsilon": (
         optax.rmsprop(RATE, 0.99),
         {"theirs": rms_prop},
-        "behind the root: sqrt(x) + eps; jax adds epsilon under the root: sqrt(x + eps)",
+        "after the root: sqrt(x) + eps; jax adds epsilon under the root: sqrt(x + eps)",
     ),
     "RMSprop's decay": (
         optax.rmsprop(RATE, eps_in_sqrt=False),

@@ -101,7 +101,7 @@ CAUSES = {
     ("late", 1): "jax as if the position of a step is one too near",
     ("slot", 1): "jax as if the slot is one too far: an empty slot is seen, and not the last token",
     ("leak", 1): "jax as if a step sees one empty slot",
-    ("early", 1): "jax as if position and slot are one too far: an empty slot behind the prompt is seen",
+    ("early", 1): "jax as if position and slot are one too far: an empty slot after the prompt is seen",
     ("stays", 1): "jax as if position and slot do not advance: each step writes over the one before",
     ("values", 0): "jax as if the values of steps are not written",
     ("keys", 0): "jax as if the keys of steps are not written",
@@ -169,7 +169,7 @@ NAMES = Family("same names", {}, (Rule("weight", "weight"), Rule("bias", "bias")
 OF_BIASES = {
     "": ({}, "all tokens the same"),
     "bias": ({"bias": 0}, "jax as if steps have no score bias (residual"),
-    "mask": ({"seen": CONTEXT}, "jax as if the prompt is read without the mask: its tokens see those behind them (residual"),
+    "mask": ({"seen": CONTEXT}, "jax as if the prompt is read without the mask: its tokens see those after them (residual"),
 }
 
 

@@ -86,7 +86,7 @@ class Dead(nnx.Embed):
 
 
 class Net(nnx.Module):
-    """The scale stands behind the tables, and the loop inside of the group."""
+    """The scale stands after the tables, and the loop inside of the group."""
 
     def __init__(self, bug="", *, scale=SCALE, layers=LAYERS):
         rngs = nnx.Rngs(0)

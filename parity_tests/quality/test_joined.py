@@ -1,4 +1,4 @@
-"""JAX tensors that hold several of torch's, one behind another."""
+"""JAX tensors that hold several of torch's, one after another."""
 
 import jax
 import jax.numpy as jnp

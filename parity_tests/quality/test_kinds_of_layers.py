@@ -1,4 +1,4 @@
-"""Layers of two kinds, in an NNX port: one of them is taken for one of the other kind, or has its norms behind the rotation."""
+"""Layers of two kinds, in an NNX port: one of them is taken for one of the other kind, or has its norms after the rotation."""
 
 import jax
 import jax.numpy as jnp
@@ -124,4 +124,4 @@ def test_a_layer_of_the_other_kind():
 
 
 def test_norms_that_are_given_what_is_rotated():
-    assert "input of layers.0.q_norm: torch applies q_norm before the rotation; jax behind it" in says(behind=True)
+    assert "input of layers.0.q_norm: torch applies q_norm before the rotation; jax after it" in says(behind=True)

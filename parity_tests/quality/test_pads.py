@@ -47,9 +47,9 @@ def ours(params, x, *, wide=(3, 3), past=(6, 0), up=(2, 2)):
 
 
 CAUSES = {
-    "more before": ({"wide": (4, 2)}, "pads 4 in front and 2 behind"),
+    "more before": ({"wide": (4, 2)}, "pads 4 before and 2 after"),
     "causal": ({"wide": (6, 0)}, "pads in front alone"),
-    "centered": ({"past": (3, 3)}, "pads 3 in front and 3 behind"),
+    "centered": ({"past": (3, 3)}, "pads 3 before and 3 after"),
     "another part": ({"up": (3, 1)}, "begins its windows 1 earlier in each direction"),
 }
 

@@ -80,7 +80,7 @@ def grid(weights, x, bug):
 BUGS = {
     "columns": "looks up rows of 2 x 3 positions, column by column",
     "mirrored": "looks up rows of a grid of 3 x 5, its second axis from the other end",
-    "post": "before and after where they are; jax has each behind its sum (post-norm)",
+    "post": "before and after where they are; jax has each after its sum (post-norm)",
     "reverse": "torch runs layers in their order; jax runs them from the last to the first",
     "exchanged": "torch runs layers in their order; jax exchanges 1 and 2",
     "one": "torch runs layers with weights of their own; jax runs all of them with the weights of the first",

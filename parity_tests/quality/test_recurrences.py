@@ -49,7 +49,7 @@ def tagged(weights, x, bug):
         r, z = jax.nn.sigmoid(r + hr), jax.nn.sigmoid(z + hz)
         z = 1 - z if bug == "sense" else z
         inner = (r * h) @ u[2 * H :].T + c[2 * H :] if bug == "reset first" else r * hn
-        if bug == "bias behind":
+        if bug == "bias after":
             inner += (1 - r) * c[2 * H :]
         h = (1 - z) * jnp.tanh(n + inner) + z * h
         return h, h
@@ -76,7 +76,7 @@ BUGS = {
     "GRU, order": "jax has its gates in the order update, reset, new",
     "GRU, sense": "jax uses 1 - update gate for it",
     "GRU, reset first": "jax applies the reset gate to the state before weight_hh",
-    "GRU, bias behind": "jax adds the new gate's bias_hh behind the product with the reset gate",
+    "GRU, bias after": "jax adds the new gate's bias_hh after the product with the reset gate",
     "GRU, no hidden bias": "bias_hh",
     "LSTM, order": "jax has its gates in the order input, cell, forget, output",
     "LSTM, forget": "jax adds 1 to the forget gate's bias",

@@ -81,7 +81,7 @@ BUGS = {
     "ease": "torch uses layers.*.ease as it is; jax uses 1 minus it",
     "future": "jax pads at the other end",
     "features": "computes `functional.elu(self.key(mixed)) + 1` (test_sequences.py:32); jax has exp there",
-    "bias": "jax adds the bias behind `functional.softplus(self.step(x))`",
+    "bias": "jax adds the bias after `functional.softplus(self.step(x))`",
     "limit": "`functional.softplus(self.step(x))` (test_sequences.py:34); jax has 0.6 at most",
     "last end": "jax chooses the last of several that are equal",
     "all": "jax has [:, 0:] for [:, 1:] there",

@@ -18,7 +18,7 @@ X = noise(2, T, D, seed=1)
 
 
 class TorchStates(torch.nn.Module):
-    """A selective scan behind a causal convolution, which pads on both sides and leaves out what comes last."""
+    """A selective scan after a causal convolution, which pads on both sides and leaves out what comes last."""
 
     def __init__(self):
         super().__init__()
@@ -71,7 +71,7 @@ def scanned(w, x, bug):
 BUGS = {
     "packed": ("near", "jax packs them in the order 2, 0, 1, 3"),
     "flipped": ("near", "torch uses near.weight as it is; jax flips it along its last axis"),
-    "window": ("near", "jax pads as 'SAME' does, less in front than behind"),
+    "window": ("near", "jax pads as 'SAME' does, less before than after"),
     "halves": ("out", "jax exchanges its halves"),
     "tiled": ("out", "jax tiles the whole (0 1 0 1): `jnp.repeat` for `jnp.tile`"),
     "limit": ("out", "jax has 0.8 at most"),
@@ -82,7 +82,7 @@ BUGS = {
     "last": ("out", "torch takes its 7 steps from the first to the last; jax from the last to the first"),
     "forgotten": ("out", "`decay[:, t] * h + fed[:, t]` (test_state_spaces.py:38); jax leaves out the first operand"),
     "late": ("out", "`h * c[:, t, None]` (test_state_spaces.py:39); jax reads its first operand one step late"),
-    "skip": ("out", "`torch.stack(found, 1) + self.skip * u` (test_state_spaces.py:40); jax does that behind"),
+    "skip": ("out", "`torch.stack(found, 1) + self.skip * u` (test_state_spaces.py:40); jax does that after"),
     "bias": ("out", "torch adds the bias; jax adds the bias twice"),
 }
 

@@ -64,7 +64,7 @@ BUGS = {
     "another activation": ({"one act": jax.nn.gelu}, ["one"]),
     "a gradient inside": ({"two act": lambda x: jnp.tanh(STOPPED(x))}, ["two"]),
     "the residual stopped": ({"stream": STOPPED}, ["(call)"]),
-    "both, one behind the other": ({"one act": jax.nn.gelu, "last": STOPPED}, ["one", "(call)"]),
+    "both, one after the other": ({"one act": jax.nn.gelu, "last": STOPPED}, ["one", "(call)"]),
     "both in one stream": ({"two act": jax.nn.gelu, "stream": STOPPED}, ["two", "(call)"]),
 }
 
@@ -119,7 +119,7 @@ def test_a_stream_that_goes_on_to_all_norms_is_told_at_the_first(stream, says):
     report = compare(theirs, weights, (X,), call_jax=call, checks=("forward", "local"), tier="A")
     assert [module.jax for module in report.diverging] == ["one"], str(report)
     assert says in report.verdict
-    assert "1 behind one differs too, and may be right" in str(report)
+    assert "1 after one differs too, and may be right" in str(report)
 
 
 def test_a_search_that_is_cut_says_so(theirs, monkeypatch):

@@ -100,11 +100,11 @@ def port(bug):
     def attention(p, name, x, cos, sin, mask):
         q, k, v = (x @ p[f"{name}.{f}.weight"].T for f in "qkv")
         q, k, v = (each.reshape(B, T, N, H).swapaxes(1, 2) for each in (q, k, v))
-        normed = [q, k] if bug == "behind" else [per_head(p, f"{name}.q_norm", q, ""), k]
-        if bug not in ("behind", "no keys"):
+        normed = [q, k] if bug == "after" else [per_head(p, f"{name}.q_norm", q, ""), k]
+        if bug not in ("after", "no keys"):
             normed[1] = per_head(p, f"{name}.k_norm", k, bug)
         q, k = (rotated(each, cos, sin) for each in normed)
-        if bug == "behind":
+        if bug == "after":
             q, k = (per_head(p, f"{name}.{each}_norm", x, "") for each, x in (("q", q), ("k", k)))
         scores = q @ k.swapaxes(2, 3) * H**-0.5 + mask
         return (jax.nn.softmax(scores, -1) @ v).swapaxes(1, 2).reshape(B, T, N * H) @ p[f"{name}.o.weight"].T
@@ -147,7 +147,7 @@ CAUSES = {
     "no keys": "torch applies layers.*.attention.k_norm; jax leaves it out",
     "shared": "k_norm.norms with weights of their own; jax runs all of them with the weights of the first",
     "turned": "k_norm.norms in their order; jax runs them from the last to the first",
-    "behind": "torch applies layers.*.attention.q_norm and layers.*.attention.k_norm before the rotation; jax behind it",
+    "after": "torch applies layers.*.attention.q_norm and layers.*.attention.k_norm before the rotation; jax after it",
     "queries": "jax masks padded queries too",
     "epsilons": "torch 1e-05 for layers.*.before.eps and layers.*.between.eps; jax 0.001 = 1/1000 (residual ",
 }
@@ -157,6 +157,6 @@ def test_the_port_is_equal(theirs):
     assert report_of(theirs, "").status == "equal"
 
 
-@pytest.mark.parametrize("bug", usually(CAUSES, "no sign", "behind", "epsilons"))
+@pytest.mark.parametrize("bug", usually(CAUSES, "no sign", "after", "epsilons"))
 def test_causes_in_every_layer(theirs, bug):
     assert CAUSES[bug] in report_of(theirs, bug).verdict

@@ -195,7 +195,7 @@ def test_of_few_numbers_that_are_rounded_others_fit_too():
 
 
 def test_a_scale_that_stands_elsewhere_is_accused_where_its_number_is_wrong():
-    """torch has it inside of the child, jax behind it."""
+    """torch has it inside of the child, jax after it."""
     module = compared(ScaledInside, lambda m, x: m.b(m.a(x) * 4.90625))
     assert module.name == "the model"
     assert module.cause == "torch multiplies a by 4.89897949 = sqrt(24); jax by 4.90625, that rounded to bfloat16"

@@ -1,4 +1,4 @@
-"""What the parts of a layer read: branches beside or behind one another, in every layer of a plain function."""
+"""What the parts of a layer read: branches beside or after one another, in every layer of a plain function."""
 
 import jax.numpy as jnp
 import pytest

@@ -127,7 +127,7 @@ class AnnotatedLayer(nn.Module):
 
 
 class AnnotatedStack(nn.Module):
-    """Layers, and a norm behind them."""
+    """Layers, and a norm after them."""
 
     def __init__(self, layers, *, cross):
         super().__init__()
@@ -192,7 +192,7 @@ class Annotated(nn.Module):
 
 
 class Translator(nn.Module):
-    """Tables around `nn.Transformer`, as tutorials have them, with its defaults: post-norm, and norms behind the stacks too."""
+    """Tables around `nn.Transformer`, as tutorials have them, with its defaults: post-norm, and norms after the stacks too."""
 
     def __init__(self, source_vocabulary, layers=(1, 2), *, norm_first=False):
         super().__init__()

@@ -8,7 +8,7 @@ from jaxformer.nn.stack import Stack
 
 
 class StackOfStates(nnx.Module):
-    """`torch.nn.TransformerEncoder`'s port: blocks, and a norm behind them."""
+    """`torch.nn.TransformerEncoder`'s port: blocks, and a norm after them."""
 
     def __init__(self, config: BlockConfig):
         self.stack = Stack(config)

@@ -354,9 +354,9 @@ def test_ctrl_c_reaches_processes_that_have_not_met():
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("", "launch is for a recipe; give one behind --"),
-        ("-- train", "launch is for a recipe; give one behind --"),
-        ("-- launch --processes 2 -- train reverse", "launch is for a recipe; give one behind --"),
+        ("", "launch is for a recipe; give one after --"),
+        ("-- train", "launch is for a recipe; give one after --"),
+        ("-- launch --processes 2 -- train reverse", "launch is for a recipe; give one after --"),
         ("-- train revers", "command = 'train revers' is not known; did you mean 'train reverse'?"),
     ],
 )

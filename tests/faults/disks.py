@@ -67,7 +67,7 @@ def told(said: str) -> bool:
 
 
 def fill(process: subprocess.Popen[str], out: Path, delay: float) -> None:
-    """Fill the disk of a run that has a checkpoint behind its first one."""
+    """Fill the disk of a run that has a checkpoint after its first one."""
     while process.poll() is None and newest(out) < 1:
         time.sleep(0.01)
     time.sleep(delay)

@@ -28,7 +28,7 @@ class Fault(NamedTuple):
 
     number: int
     happens: signal.Signals | str
-    """A signal, or what the process does itself behind some steps."""
+    """A signal, or what the process does itself after some steps."""
     said: str
     place: str = "step.TrainSteps.__call__"
     """The function that it happens in, where the process does it itself."""
@@ -59,7 +59,7 @@ if "--process=1" in sys.orig_argv:
         return whole(*given)
     {place} = faulty
 """
-"""A sitecustomize.py: process 1 does something behind 40 steps, and marks when."""
+"""A sitecustomize.py: process 1 does something after 40 steps, and marks when."""
 STEPS = {
     "step.TrainSteps.__call__": "int(given[1].step)",
     "loop._Course.evaluate": "given[0].step",
@@ -91,7 +91,7 @@ def children(process: subprocess.Popen[str]) -> list[int]:
 
 
 def suffers(fault: Fault, out: Path, *more: str) -> list[str]:
-    """Let it happen behind the first checkpoint; what was wrong."""
+    """Let it happen after the first checkpoint; what was wrong."""
     path, mark = None, out.parent / "happened"
     if isinstance(fault.happens, str):
         path, given = out.parent, {"place": fault.place, "step": STEPS[fault.place], "happens": fault.happens}

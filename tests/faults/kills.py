@@ -65,7 +65,7 @@ def recipe_in_steps(times: int, folder: Path) -> list[str]:
 
 
 def kills(times: int, folder: Path, start: Start, moment: Callable[[Path], bool], longest: float) -> list[str]:
-    """One run, killed so many times, each time up to `longest` seconds after a moment that comes behind a new checkpoint; in
+    """One run, killed so many times, each time up to `longest` seconds after a moment that comes after a new checkpoint; in
     the end it has to leave what one leaves that was never killed."""
     draw, wrong, out, in_save = random.Random(3), [], folder / "killed", moment is is_saving
     counted = tried = 0

@@ -198,7 +198,7 @@ DAMAGES = {
     "empty": lambda data: b"",
     "a truncated header": lambda data: data[:40],
     "truncated numbers": lambda data: data[:-4],
-    "more behind it": lambda data: data + b"1234",
+    "more after it": lambda data: data + b"1234",
     "a flipped brace": lambda data: data[:8] + b"[" + data[9:],
     "a flipped offset": lambda data: data.replace(b'"data_offsets":[0,', b'"data_offsets":[4,', 1),
     "a flipped shape": lambda data: data.replace(b'"shape":[7,4]', b'"shape":[7,5]', 1),

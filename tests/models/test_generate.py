@@ -27,7 +27,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def scores(model):
-    """The logits behind at most `context` ids: a plain pass, filled up on the right, which a causal model does not see."""
+    """The logits after at most `context` ids: a plain pass, filled up on the right, which a causal model does not see."""
     run = jax.jit(lambda model, ids: model(ids))
 
     def at_end(ids: np.ndarray) -> np.ndarray:
@@ -172,7 +172,7 @@ def test_refusals(model, given, said):
 def test_a_beams_window_does_not_slide(model):
     """The last token is read by nobody: a context of 8 takes 4 of the prompt and 5 more."""
     assert generate_beam(model, PROMPT, 5, BeamConfig(width=2)).tokens.shape == (3, 1, 5)
-    said = "n_tokens = 6 behind 4 of the prompt exceed the context of 8, and a beam's window does not slide; ask for at most 5"
+    said = "n_tokens = 6 after 4 of the prompt exceed the context of 8, and a beam's window does not slide; ask for at most 5"
     with pytest.raises(InputError, match=said):
         generate_beam(model, PROMPT, 6, BeamConfig(width=2))
 

@@ -113,7 +113,7 @@ def test_a_model_of_another_kind(model):
         ({"width": 12}, "width = 12 of the beam is more than the vocabulary of 11; give a smaller beam"),
         ({"suppressed": (11,)}, "suppressed token = 11 is not a token id"),
         ({"forced": ((0, 11),)}, "forced token = 11 is not a token id"),
-        ({"forced": ((3, 4),)}, "forced place 3 lies behind the 3 tokens asked for; ask for more, or leave it out"),
+        ({"forced": ((3, 4),)}, "forced place 3 lies after the 3 tokens asked for; ask for more, or leave it out"),
         ({"suppressed": tuple(range(11))}, r"the beam's rules leave no sequence for source\[0\]; suppress fewer tokens"),
     ],
 )

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("jaxformer", "torch_ref", "train", "benchmarks")
 OPENINGS = re.compile(
     r"(Of|What|Whether|The same|Those|These|This|That|They|It|Its|Which|How|Who|Whom|Whose|Where|When|Why|Inside|As|Or|And|But|"
-    r"None|Else|To|By|In|On|At|For|From|With|Without|Only|So|Such|If|Unless|Behind|Before|After|Beside|Nothing|Something|Not|No|"
+    r"None|Else|To|By|In|On|At|For|From|With|Without|Only|So|Such|If|Unless|After|Before|After|Beside|Nothing|Something|Not|No|"
     r"Is|Are|Has|Must|May|Can|Up to|There|Here|Then|Now|Also|Again)\b"
 )
 RETIRED = re.compile(

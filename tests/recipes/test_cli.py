@@ -125,7 +125,7 @@ def test_generate_refuses_what_is_not_a_run(refusal, tmp_path):
         ("generate --tokens 3 -x", "-x is read as a flag, and is none; write ./-x where it is a path"),
         ("runs -x", "-x is read as a flag, and is none; write ./-x where it is a path"),
         ("runs ./-x", "-x holds no runs; give a folder that holds some, or a run"),
-        ("generate -- -x --tokens 3", "--tokens stands behind --, where nothing is a flag; put it before --"),
+        ("generate -- -x --tokens 3", "--tokens stands after --, where nothing is a flag; put it before --"),
         ("generate here --prompt -x", "--prompt has no value; give one, as --prompt=VALUE where it begins with -"),
     ],
 )
@@ -317,7 +317,7 @@ def test_in_a_narrow_terminal(words, begins):
     """A refusal is plain there too, and help has an end."""
     ours, its = os.openpty()
     termios.tcsetwinsize(its, (24, 1))
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": ""}  # given, since readline sets COLUMNS behind Python's back
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": ""}  # given, since readline sets COLUMNS after Python's back
     command = [sys.executable, "-m", "jaxformer", *words.split()]
     done = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
     os.close(its)

@@ -106,8 +106,8 @@ _KEYS: dict[str, Key] = {
 }
 _UNLIKE = {  # keys of older files, with one value in every model type
     "normalize_before": "its norms stand in other places",
-    "normalize_embedding": "the norm behind the embeddings is not as it says",
-    "add_final_layer_norm": "the norm behind the stacks is not as it says",
+    "normalize_embedding": "the norm after the embeddings is not as it says",
+    "add_final_layer_norm": "the norm after the stacks is not as it says",
     "static_position_embeddings": "its positions are of the other kind, sinusoids or trained",
 }
 

@@ -118,7 +118,7 @@ ROTARY = [
         ),
         ("soft cap on scores missing", config(attention_softcap=None), "gemma", "soft cap=5, none"),
         ("scale 1/sqrt(H)", config(attention_scale=None), "gemma", "scale=1/sqrt(256), 1/sqrt(head width)"),
-        ("cap behind the mask", instead(attention, attention_weights=cap_last), "gemma", "soft cap=5, 5 behind the mask"),
+        ("cap after the mask", instead(attention, attention_weights=cap_last), "gemma", "soft cap=5, 5 after the mask"),
     )
 ]
 
@@ -179,7 +179,7 @@ BIASES = [
 BLOCKS = [
     Mutant("gain w for 1 + w", config(norm_unit_offset=False), "gemma", NORMS, choice("norm", "gain=plus 1, as it is")),
     Mutant(
-        "norm behind a sub-layer missing",
+        "norm after a sub-layer missing",
         patch(blocks.Block, _after=no_output_norm),
         "gemma",
         r"blocks\.\d",
@@ -187,7 +187,7 @@ BLOCKS = [
         " & sum.factors 'attention=0, 1' 'attention_output_norm=1, 0' 'feed_forward=0, 1' 'feed_forward_output_norm=1, 0'",
     ),
     Mutant(
-        "norm behind a sub-layer behind the sum",
+        "norm after a sub-layer after the sum",
         patch(blocks.Block, _after=output_norm_behind_the_sum),
         "gemma",
         r"blocks\.\d",
@@ -201,7 +201,7 @@ BLOCKS = [
         r"blocks\.\d",
         "sum.factors 'attention=0, 1' 'at=input of *feed_forward_norm'",
     ),
-    Mutant("bias behind narrow embeddings dropped", reads_as(0.0, "project.bias"), "slopes", "project", NO_BIAS),
+    Mutant("bias after narrow embeddings dropped", reads_as(0.0, "project.bias"), "slopes", "project", NO_BIAS),
 ]
 
 MUTANTS = (*ROTARY, *WINDOWS, *LOGITS, *BIASES, *BLOCKS)

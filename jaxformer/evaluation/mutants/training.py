@@ -66,7 +66,7 @@ OPTIMIZERS = [
         "Adam epsilon inside the root",
         instead(optimizers, scale_by_adam=epsilon_in_the_root),
         "adam",
-        says="torch adds epsilon behind the root.*; jax adds epsilon under the root",
+        says="torch adds epsilon after the root.*; jax adds epsilon under the root",
     ),
     Mutant(
         "coupled for decoupled decay",

@@ -54,7 +54,7 @@ from jaxformer.validation.fields import check_function, check_kind
 KINDS: dict[str, Kind] = {"activations": "activation", "loss": "loss", "gradients": "gradient", "updates": "parameter"}
 INSIDE = ("activations", "gradients")
 """Stages that a user's own step does not show."""
-HIDDEN = "; a factor of all gradients is not seen behind clipping"
+HIDDEN = "; a factor of all gradients is not seen after clipping"
 NO_TRACE = (
     "almost nothing of the gradients reaches the state on one device, so a wrong one would not be seen; "
     "give an optimizer that takes more of them"

@@ -99,9 +99,9 @@ def count_diverging(diverging: list[Module], rows: list[Module]) -> str:
 
 
 def not_accused(rows: list[Module]) -> list[str]:
-    """Count the taps that may differ only as a consequence, such as '2 behind ln.0 differ too, and may be right'."""
+    """Count the taps that may differ only as a consequence, such as '2 after ln.0 differ too, and may be right'."""
     firsts = Counter(row.behind for row in rows if row.behind)
-    return [f"{n} behind {first} {'differs' if n == 1 else 'differ'} too, and may be right" for first, n in firsts.items()]
+    return [f"{n} after {first} {'differs' if n == 1 else 'differ'} too, and may be right" for first, n in firsts.items()]
 
 
 def first_diverging(rows: list[Module]) -> str:

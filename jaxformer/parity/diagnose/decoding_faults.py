@@ -89,10 +89,10 @@ FAULTS = (
     Fault("the position of a step is one too far", position=lambda at, _: at + 1),
     Fault("the position of a step is one too near", position=lambda at, _: at - 1),
     Fault("the position of each step is 0", position=lambda at, _: 0),
-    Fault("the positions of steps begin again at 0 behind the prompt", position=lambda at, prompt: at - prompt),
+    Fault("the positions of steps begin again at 0 after the prompt", position=lambda at, prompt: at - prompt),
     Fault("the position stays at the first step's", position=lambda at, prompt: prompt),
     Fault(
-        "position and slot are one too far: an empty slot behind the prompt is seen",
+        "position and slot are one too far: an empty slot after the prompt is seen",
         position=lambda at, _: at + 1,
         empty=lambda _: 1,
     ),
@@ -127,13 +127,13 @@ FAULTS = (
     Fault("every row reads the first row's cache, and its own token", cache=lambda held, new: (of_first_row(held), new)),
     Fault("every row is given the first row's ids", ids=lambda fed, step: fed[step][:1].repeat(len(fed[step]))),
     Fault("rows are given the ids of the row before", ids=lambda fed, step: np.roll(fed[step], 1)),
-    Fault("rows are given the ids of the row behind", ids=lambda fed, step: np.roll(fed[step], -1)),
+    Fault("rows are given the ids of the row after", ids=lambda fed, step: np.roll(fed[step], -1)),
     Fault("a step is given the ids of the step before", ids=lambda fed, step: fed[max(step - 1, 0)]),
     Fault("a step sees one empty slot", empty=lambda _: 1),
     Fault("steps have no score bias", bias=torch.zeros_like),
     Fault("the score bias of each step is that of the first token", bias=lambda bias: bias[..., :1, :].expand_as(bias)),
 )
-OF_PROMPT = (Fault("the prompt is read without the mask: its tokens see those behind them", unmasked=True),)
+OF_PROMPT = (Fault("the prompt is read without the mask: its tokens see those after them", unmasked=True),)
 """Faults that are tried where the prompt's logits differ."""
 
 

@@ -212,7 +212,7 @@ def spread(value: Any, n: int) -> tuple[int, ...]:
 def padded(where: str, function: Any, args: Any, kwargs: Any, n: int) -> Any:
     """Compute a convolution or pooling with other padding.
 
-    "same" and "counted" pad as XLA's 'SAME' does, an odd entry at the end. "before" and "behind" put all of torch's padding on
+    "same" and "counted" pad as XLA's 'SAME' does, an odd entry at the end. "before" and "after" put all of torch's padding on
     one side, "zeros" fills torch's padding of a max pooling with 0.
     """
     name, held = function.__name__, named(function, args, kwargs)
@@ -223,7 +223,7 @@ def padded(where: str, function: Any, args: Any, kwargs: Any, n: int) -> Any:
     pads: list[int] = []
     for length, size, stride, step, pad in zip(held["input"].shape[2:], sizes, strides, steps, given, strict=True):
         total = max((-(-length // stride) - 1) * stride + (size - 1) * step + 1 - length, 0)
-        others = {"behind": (0, 2 * pad), "before": (2 * pad, 0), "zeros": (pad, pad)}
+        others = {"after": (0, 2 * pad), "before": (2 * pad, 0), "zeros": (pad, pad)}
         pads = [*others.get(where, (total // 2, total - total // 2)), *pads]
     filled = functional.pad(held["input"], pads, value=-torch.inf if name.startswith("max") and where != "zeros" else 0.0)
     return function(**(held | {"input": filled, "padding": 0}))

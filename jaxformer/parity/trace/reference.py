@@ -32,7 +32,7 @@ REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueErr
 HINTS = (
     (
         ["index out of range in self"],
-        "an id or a position lies behind a table's last row: give smaller ids (on the command line --vocab), or shorter "
+        "an id or a position lies after a table's last row: give smaller ids (on the command line --vocab), or shorter "
         "inputs (--length)",
     ),
     (["Reverse-mode differentiation does not work"], "or leave out the checks of gradients"),

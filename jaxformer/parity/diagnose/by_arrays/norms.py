@@ -43,7 +43,7 @@ def fast_variance(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray, roun
 
 
 def fits(bias: np.ndarray, y: np.ndarray, behind: int) -> bool:
-    """True if a bias fits the axis that has `behind` axes after it."""
+    """True if a bias fits the axis that has `after` axes after it."""
     return 0 <= behind < y.ndim and bias.size in (1, y.shape[-1 - behind])
 
 

@@ -99,7 +99,7 @@ def course_of(
 
 
 def explain_step(settings: Settings, course: Course, moves: tuple[np.ndarray, np.ndarray]) -> str:
-    """Explain a step: 'torch adds epsilon behind the root: sqrt(x) + eps; jax ...', or '' if no formula gives both sides.
+    """Explain a step: 'torch adds epsilon after the root: sqrt(x) + eps; jax ...', or '' if no formula gives both sides.
 
     `moves` are torch's and jax's updates at the last step, divided by the learning rates.
     """

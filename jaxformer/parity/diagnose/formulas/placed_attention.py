@@ -53,7 +53,7 @@ def placed_choices(evidence: Evidence) -> Choices:
     if chosen is None or (chosen == usual(options) and next(iter(reach)) == "none"):
         return {}
     if (cap := options["soft cap"][chosen["soft cap"]]) is not None:
-        options["soft cap"][f"{cap[0]:g} behind the mask"] = (cap[0], True)
+        options["soft cap"][f"{cap[0]:g} after the mask"] = (cap[0], True)
     options = {what: {chosen[what]: each[chosen[what]]} | each for what, each in options.items()}
     return options | {
         "rotary amplitude": {"by the scaling": True, "1": False},

@@ -36,7 +36,7 @@ NORMS = {
     "variance": {"biased": "divides the variance by n (biased)", "unbiased": "divides the variance by n - 1 (unbiased)"},
     "epsilon's place": {
         "in the root": "adds epsilon under the root: sqrt(x + eps)",
-        "outside the root": "adds epsilon behind the root: sqrt(x) + eps",
+        "outside the root": "adds epsilon after the root: sqrt(x) + eps",
     },
     "gain": {
         "as it is": "multiplies by the gain",

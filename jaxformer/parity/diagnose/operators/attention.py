@@ -94,7 +94,7 @@ HIDDEN = Change(
 WEIGHTS = Change(
     "attention.weights",
     {
-        "masked_behind": "masks behind the softmax, not before it",
+        "masked_behind": "masks after the softmax, not before it",
         "over_queries": "takes the softmax over queries, not keys",
         "over_heads": "takes the softmax over heads, not keys",
         "sink": "has a score of 0 beside the keys (a sink, `softmax_one`)",

@@ -16,11 +16,11 @@ from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Listing, Op, Place, Rewrite, same
 from jaxformer.parity.trace.call_sites import last, parent
 
-INPUT = Change("head_norms.input", "behind it", "applies {0} before the rotation")
+INPUT = Change("head_norms.input", "after it", "applies {0} before the rotation")
 MOVED = Change(
     "head_norms.moved",
-    {"behind": "behind it", "before": "before it"},
-    {"behind": "applies {names:and} before the rotation", "before": "applies {names:and} behind the rotation"},
+    {"after": "after it", "before": "before it"},
+    {"after": "applies {names:and} before the rotation", "before": "applies {names:and} after the rotation"},
 )
 LEFT_OUT = Change("head_norms.left_out", "leaves it out", "applies {0}", cost=DELETES)
 ALL_LEFT_OUT = Change("head_norms.all_left_out", "leaves them out", "applies {names:and}", cost=DELETES)
@@ -56,7 +56,7 @@ class Moved(NamedTuple):
     run: int
     part: int
     side: str
-    """Side on which jax has the norm: 'behind' the rotation (after it), or 'before' it."""
+    """Side on which jax has the norm: 'after' the rotation (after it), or 'before' it."""
 
 
 def moves(replay: Replay) -> Iterator[Proposal]:
@@ -64,7 +64,7 @@ def moves(replay: Replay) -> Iterator[Proposal]:
     name."""
     yield from its_input_rotated(replay)
     found = [*movable(replay)]
-    for side in ("behind", "before"):
+    for side in ("after", "before"):
         those = [each for each in found if each.side == side]
         groups = by_name(those)
         for some in (those, *(groups.values() if len(groups) > 1 else ())):
@@ -121,7 +121,7 @@ def movable(replay: Replay) -> Iterator[Moved]:
     for norm in (*known, *of_functions(replay, known)):
         made = [(at, output) for at, output in every if is_like(output, norm.y)]
         if behind := [at for at, output in made if is_rotated(output, norm.y)]:
-            yield Moved(norm, *behind[-1], "behind")
+            yield Moved(norm, *behind[-1], "after")
         if before := [at for at, output in made if is_rotated(output, norm.x)]:
             yield Moved(norm, *before[0], "before")
 
@@ -176,7 +176,7 @@ def elsewhere(those: list[Moved]) -> Edit:
 
 
 def moved(out: set[int], behind: dict[int, dict[int, Function]], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute an operation: leave it out in the runs `out`, and apply norms to parts of its output in the runs of `behind`."""
+    """Compute an operation: leave it out in the runs `out`, and apply norms to parts of its output in the runs of `after`."""
     if n in out:
         return args[0]
     output = function(*args, **kwargs)

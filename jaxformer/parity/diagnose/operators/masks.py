@@ -70,7 +70,7 @@ def makes(args: dict[str, Any]) -> str:
 GIVEN = Change("masks.given", said, GIVES), Change("masks.given_left_out", said, GIVES, cost=DELETES)
 MADE = Change("masks.made", said, makes), Change("masks.made_left_out", said, makes, cost=DELETES)
 ALONE = Change("masks.alone", "has 0 and -inf there alone: the bias is left out", "adds a bias and a mask in {0}")
-BEHIND = Change("masks.behind", "sets weights to 0 behind the softmax", "masks scores before the softmax by {0}")
+BEHIND = Change("masks.behind", "sets weights to 0 after the softmax", "masks scores before the softmax by {0}")
 SINK = Change("masks.sink", "leaves out the last column, the sink")
 
 
@@ -234,7 +234,7 @@ def masks_instead(array: torch.Tensor) -> Others:
         yield from windows(keep)
     if len(keep) > 1:
         yield "row", {"row": "before"}, keep.roll(1, 0)
-        yield "row", {"row": "behind"}, keep.roll(-1, 0)
+        yield "row", {"row": "after"}, keep.roll(-1, 0)
         yield "first_row", {}, keep[:1].expand_as(keep)
         yield "any_row", {}, keep.any(0, keepdim=True).expand_as(keep)
         yield "every_row", {}, keep.all(0, keepdim=True).expand_as(keep)

@@ -84,13 +84,13 @@ NORM = Change(
         "rows": "normalises over all rows of the batch",
     },
 )
-EPSILON = Change("operations.epsilon", "adds {value} behind the root: sqrt(x) + eps", "adds epsilon {was:g} under the root")
+EPSILON = Change("operations.epsilon", "adds {value} after the root: sqrt(x) + eps", "adds epsilon {was:g} under the root")
 PADS = Change(
     "operations.pads",
     {
         "counted": "counts padded entries in the mean",
-        "same": "pads as 'SAME' does, less in front than behind",
-        "behind": "pads behind alone",
+        "same": "pads as 'SAME' does, less before than after",
+        "after": "pads at the end alone",
         "before": "pads in front alone",
         "zeros": "pads with 0",
     },
@@ -153,7 +153,7 @@ def replacements(op: Op) -> Iterator[Proposal]:
         yield op.solving(EPSILON, Free(was, sure=True), lambda epsilon: Norm("root", epsilon=epsilon), was=was)
     if name in WINDOWED:
         same = "counted" if name.startswith("avg") else "same"
-        for how in (same, "behind", "before", *(["zeros"] if name.startswith("max") else [])):
+        for how in (same, "after", "before", *(["zeros"] if name.startswith("max") else [])):
             yield op.instead(PADS, partial(padded, how), how=how)
     for how, window in WINDOWS.get(name[:-2], {}).items():
         yield op.instead(WINDOW, window, how=how)

@@ -22,7 +22,7 @@ INNER_PARTS = (2, 3, 4)
 """Numbers of parts that one axis may pack, as queries, keys and values."""
 SPLITS = ("chunk", "split", "split_with_sizes", "tensor_split")
 WHERE = {
-    "one": "has whole blocks one behind the other in {0}",
+    "one": "has whole blocks one after the other in {0}",
     "several": "has {0} and the parts beside it as whole blocks",
     "everywhere": "has {0} and the parts beside it as whole blocks, everywhere",
 }

@@ -27,7 +27,7 @@ ROOTS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 }
 """Roots with epsilon added after them."""
 
-EPSILON = Change("pairs.epsilon", "adds {value} behind the root: sqrt(x) + eps", "adds epsilon {epsilon:g} under the root")
+EPSILON = Change("pairs.epsilon", "adds {value} after the root: sqrt(x) + eps", "adds epsilon {epsilon:g} under the root")
 LEAST = Change("pairs.least", "takes at least {epsilon:g} (`maximum`) in place of adding it")
 TURNED = Change("pairs.turned", "does the second first", "computes {0}, then {1}", subjects=2)
 NEITHER = Change("pairs.neither", "does neither", "computes {0}, then {1}", subjects=2)
@@ -39,7 +39,7 @@ EXCHANGED = Change(
     subjects=2,
     reroutes=True,
 )
-BEHIND = Change("pairs.behind", "does that behind {1} instead")
+BEHIND = Change("pairs.behind", "does that after {1} instead")
 AT_THE_END = Change("pairs.at_the_end", "does that at the end, to the result")
 ONE_PART = Change("pairs.one_part", "does it to the second operand of {1} alone, before the sum")
 

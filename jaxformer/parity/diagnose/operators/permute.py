@@ -55,8 +55,8 @@ WINDOW = Change("permute.window", "takes entries {first} to {last} of axis {axis
 REVERSED = Change("permute.join_reversed", joined)
 JOINED = Change("permute.join_order", "joins them in the order {order}")
 ZEROS = Change("permute.join_zeros", "has 0 for part {part} of {parts}")
-IN_TURNS = Change("permute.join_in_turns", "interleaves them (`stack(..., -1)`, flattened), not one behind the other")
-IN_A_ROW = Change("permute.join_in_a_row", "joins one behind the other (`cat`), not interleaved")
+IN_TURNS = Change("permute.join_in_turns", "interleaves them (`stack(..., -1)`, flattened), not one after the other")
+IN_A_ROW = Change("permute.join_in_a_row", "joins one after the other (`cat`), not interleaved")
 REPEATED = Change(
     "permute.repeated",
     {

@@ -25,25 +25,23 @@ from jaxformer.parity.trace.call_sites import Site, join
 PRODUCTS = ("linear", "conv1d", "conv2d", "conv3d")
 ALL_NORMS = Change(
     "placement.all_norms",
-    {"behind": "has each behind its sum (post-norm)", "before": "has each before its branch (pre-norm)"},
+    {"after": "has each after its sum (post-norm)", "before": "has each before its branch (pre-norm)"},
     "has {0} where they are",
 )
 NORM = Change(
     "placement.norm",
     {
-        "behind": "has it behind {1}",
+        "after": "has it after {1}",
         "before": "has it before {1}",
         "first": "has it on the first operand of {1}",
         "second": "has it on the second operand of {1}",
     },
     "has {0} where it is",
 )
-NORM_ADDED = Change("placement.norm_added", "applies {norm} behind it too", "uses {0} as it is")
-ACTIVATION = Change(
-    "placement.activation", {"behind": "does that behind {1} instead", "before": "does that before {1} instead"}
-)
+NORM_ADDED = Change("placement.norm_added", "applies {norm} after it too", "uses {0} as it is")
+ACTIVATION = Change("placement.activation", {"after": "does that after {1} instead", "before": "does that before {1} instead"})
 ACTIVATION_ADDED = Change("placement.activation_added", "applies {activation} to it", "uses {0} as it is")
-BIAS = Change("placement.bias", "adds the bias behind {1} instead")
+BIAS = Change("placement.bias", "adds the bias after {1} instead")
 
 
 def all_norms(replay: Replay) -> Iterator[Proposal]:
@@ -55,7 +53,7 @@ def all_norms(replay: Replay) -> Iterator[Proposal]:
     norms, called = modules.norms(replay), [site.path for site in replay.later]
     paths = {modules.full_path(replay, name) for name in norms}
     starts = [path for last, path in pairwise(["", *called]) if path not in paths and (not last or last in paths)]
-    for how, others in (("behind", sums_in(replay)), ("before", [*map(replay.model.get_submodule, starts)])):
+    for how, others in (("after", sums_in(replay)), ("before", [*map(replay.model.get_submodule, starts)])):
         if len(norms) == len(others) > 1:
             edits = [partial(moved, how, module, other) for module, other in zip(norms.values(), others, strict=True)]
             yield propose(ALL_NORMS, " and ".join(norms), partial(all_of, edits), how=how)
@@ -70,11 +68,11 @@ def one_norm(replay: Replay) -> Iterator[Proposal]:
         yield propose(LEFT_OUT, name, partial(replaced, norm, "forward", modules.its_input))
     for name in sorted(norms, key=lambda each: each.count(".")):  # the outermost first
         for label, other in beside[name]:
-            yield propose(NORM_ADDED, label, partial(added, "behind", norms[name], other), norm=name)
+            yield propose(NORM_ADDED, label, partial(added, "after", norms[name], other), norm=name)
     for name, norm in norms.items():
-        for total, how in product(sums, ("behind", "first", "second")):
+        for total, how in product(sums, ("after", "first", "second")):
             yield propose(NORM, (name, total.target), partial(moved, how, norm, total), how=how)
-        for (label, other), how in product(beside[name], ("before", "behind")):
+        for (label, other), how in product(beside[name], ("before", "after")):
             yield propose(NORM, (name, label), partial(moved, how, norm, other), how=how)
 
 
@@ -107,7 +105,7 @@ def added(how: str, module: Any, other: Any) -> Iterator[None]:
     """Context manager that applies a module in another place too."""
     forward, following = module.forward, getattr(other, "forward", None)
     ways: dict[str, Compute] = {
-        "behind": lambda f, a, k, n: forward(f(*a, **k)),
+        "after": lambda f, a, k, n: forward(f(*a, **k)),
         "before": partial(on_first_array, forward),
         "first": partial(with_operand, 0, forward),
         "second": partial(with_operand, 1, forward),
@@ -147,7 +145,7 @@ def done_later(replay: Replay, tensors: dict[Site, torch.Tensor]) -> Iterator[Pr
                     others = {site: applied(op, i, tensor)}
                     if matters(replay, others):
                         edits = partial(passed_on, replay, op, i, others)
-                        yield propose(ACTIVATION, (op.target, modules.name_of(replay, site)), edits, how="behind", operand=i)
+                        yield propose(ACTIVATION, (op.target, modules.name_of(replay, site)), edits, how="after", operand=i)
 
 
 def done_earlier(replay: Replay, tensors: dict[Site, torch.Tensor], active: list[Op]) -> Iterator[Proposal]:

@@ -133,7 +133,7 @@ OPEN = 1e3
 """Bias with which a sigmoid is 1."""
 GATE_ORDER = Change("recurrences.gate_order", "has its gates in the order {order} in weights and biases")
 NO_BIAS = Change("recurrences.no_bias", "leaves out {bias}")
-BIAS_BEHIND_GATE = Change("recurrences.bias_behind_gate", "adds the new gate's bias_hh behind the product with the reset gate")
+BIAS_BEHIND_GATE = Change("recurrences.bias_behind_gate", "adds the new gate's bias_hh after the product with the reset gate")
 HARD_SIGMOIDS = Change("recurrences.hard_sigmoids", "has {sigmoid} for every sigmoid")
 HARD_SIGMOID = Change("recurrences.hard_sigmoid", "has {sigmoid} in the {gate} gate")
 OF_GATE: dict[Change, OfBlock] = {
@@ -163,7 +163,7 @@ STEPS: dict[str, dict[Change, Step]] = {
     "gru": {
         Change(
             "recurrences.reset_first",
-            "applies the reset gate to the state before weight_hh, not behind",
+            "applies the reset gate to the state before weight_hh, not after",
         ): reset_first,
         Change("recurrences.plain_new", "leaves out the tanh of the new gate"): partial(gru, new=torch.positive),
         Change("recurrences.relu_new", "has relu for the tanh of the new gate"): partial(gru, new=torch.relu),
@@ -179,7 +179,7 @@ STEPS: dict[str, dict[Change, Step]] = {
 }
 DIRECTIONS: dict[Change, Order | Compute] = {
     Change("recurrences.backwards", "runs backwards"): backwards,
-    Change("recurrences.before", "gives the state before each step, not behind it"): Order(before=True),
+    Change("recurrences.before", "gives the state before each step, not after it"): Order(before=True),
 }
 BOTH_DIRECTIONS: dict[Change, Order | Compute] = {
     Change("recurrences.aligned", "runs the second direction forwards too"): Order(turned=False, back=False),
