@@ -56,7 +56,7 @@ def train(seed, epochs: int):
         return train_step(state, batch, None, loss=loss, optimizer=optimizer)
 
     state, losses = jax.lax.scan(step, state, jnp.arange(2 * epochs) % 2)
-    return answer(state.model), losses[-2:].mean()
+    return answer(state.model), losses[-2:].mean()  # of the last epoch: two sentences
 
 
 def answer(model):

@@ -84,8 +84,8 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
     """Train until every token of the held-out pairs is right, and return the run folder and the trained model."""
     seed, task = jax.random.key(recipe.seed), TASKS[recipe.task]
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
-    state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch * task.longest)
-    folder, state = start_run(recipe, {}, state, goal=GOAL)
+    state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch * task.longest)  # model, moments, step 0
+    folder, state = start_run(recipe, {}, state, goal=GOAL)  # or, with --resume, the state of the last checkpoint
     print_headline(console, state.model, f"{recipe.task} · {layers(recipe.model)}, batch {recipe.batch}", step=int(state.step))
     measures = {"held-out loss": ("val_loss", "14.4f"), "accuracy": ("accuracy", "9.4f")}
     table = EvaluationTable(console, measures, recipe.steps, GOAL)
@@ -100,6 +100,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
         write_weights(folder, folder.weights, model)
         table.print(line)
 
+    # One compiled program draws a batch, takes a step, and repeats that n times: train_steps(state, data, seed, n).
     train_steps = make_train_steps(PRECISIONS[recipe.precision](loss), optimizer, lambda _, key: task.draw(key, recipe.batch))
     plan = Plan(
         steps=recipe.steps,
@@ -108,7 +109,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
         tokens_per_step=recipe.batch * (held_out.target.shape[1] - 1),
         evaluate=evaluate,
         on_evaluate=on_evaluate,
-        examine=partial(train_steps.examine, None, seed),
+        examine=partial(train_steps.examine, None, seed),  # the batch and gradients of a step that is not finite
         goal=GOAL,
     )
     state = fit(state, plan, folder, lambda state, n: train_steps(state, None, seed, n), console)

@@ -11,8 +11,11 @@ from jaxformer.cli.flags import parse
 from jaxformer.runtime.crashes import Outcome
 from jaxformer.runtime.environment import check_jax
 from jaxformer.runtime.packages import releases
-from jaxformer.runtime.products import VARIABLE, Work, library, measured, options
+from jaxformer.runtime.products import VARIABLE, Work, library, measure_again, measured, options
 from jaxformer.runtime.xla_options import IN_FLAGS, NEWEST_TRIED, Fault, cure, faults, jaxlib_release
+
+CLASSES: dict[Work, str] = {"small": "small models in training", "large": "large models in training", "write": "decoding"}
+"""Classes of programs, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +24,25 @@ class Doctor:
     own; and say what jaxformer switches off. Exit code 0, or 1 if something is wrong and has no cure.
     """
 
+    measure: bool = False
+    """Measure anew which kernel library multiplies fastest."""
+
 
 def main(arguments: list[str]) -> int:
     """Print diagnostics, the verdict last."""
-    parse(Doctor, arguments, prog="jaxformer doctor")
+    flags = parse(Doctor, arguments, prog="jaxformer doctor")
     check_jax()
     print("\n".join(machine()), flush=True)
     from jaxformer.runtime.known_programs import tried
 
-    print("\n".join(libraries()), flush=True)
+    if flags.measure:
+        measure_again()
+    for line in libraries():
+        print(line, flush=True)
     plain = tried({})
-    compiled = options("large")
-    cured = tried(compiled) if compiled else plain
+    distinct = {str(compiled): compiled for compiled in map(options, CLASSES)}
+    trials = [tried(compiled) if compiled else plain for compiled in distinct.values()]
+    cured = {fault: max((trial[fault] for trial in trials), key=lambda outcome: outcome.value is not True) for fault in plain}
     width = max(len(fault.says) for fault in plain)
     print(f"\n{'known faults of XLA':{width}}  {'report':10}  {'jax.jit':24}  jaxformer")
     for fault, outcome in plain.items():
@@ -69,8 +79,7 @@ def machine() -> Iterator[str]:
 
 def libraries() -> Iterator[str]:
     """Yield, for each class of programs, the kernel library of its products and the measured times of all."""
-    named: dict[Work, str] = {"small": "small models in training", "large": "large models in training", "write": "decoding"}
-    for work, words in named.items():
+    for work, words in CLASSES.items():
         if name := library(work):
             times = ", ".join(f"{each} {1000 * seconds:.1f} ms" for each, seconds in measured(work).items())
             yield f"matrix products, {words}: {name} (measured: {times}; {VARIABLE} or --products fixes one)"

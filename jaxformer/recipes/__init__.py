@@ -5,4 +5,5 @@ The scripts `train/NAME.py` are modules of this package: in a checkout they are 
 
 from pathlib import Path
 
-__path__.append(str(Path(__file__).parents[2] / "train"))
+if not Path(__file__).with_name("reverse.py").exists():
+    __path__.append(str(Path(__file__).parents[2] / "train"))

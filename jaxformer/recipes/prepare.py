@@ -21,6 +21,8 @@ from jaxformer.validation.fields import check_choice
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from jaxformer.runtime.products import Library
+
 R = TypeVar("R", bound="DataclassInstance")
 
 PLACES = ("data", "validation", "test", "tokenizer")
@@ -79,6 +81,9 @@ def recipe_of(folder: Path, kind: type[R]) -> R:
         raise CheckpointError(f"{folder}/config.json describes no run; start one without --resume in another --out")
     try:
         values = config["recipe"]
+        if unknown := {*values} - {field.name for field in fields(kind)}:
+            said = f"has {min(unknown)}, which {kind.__name__} has not: it is of another recipe, or of a newer jaxformer"
+            raise CheckpointError(f"{folder}/config.json {said}")
         preset = values["preset"]
         return from_dict(kind, {"products": FORMER_PRODUCTS, **values, "preset": RENAMED_PRESETS.get(preset, preset)})
     except (KeyError, TypeError, ConfigError, InputError) as error:
@@ -187,11 +192,13 @@ def begin(recipe: Any) -> Any:
     All processes use the first one's, and a resumed run the one that it began with: the order of sums decides the last bits.
     """
     from jaxformer.runtime.compilation_cache import use_cache
-    from jaxformer.runtime.products import SMALL, fix, library
+    from jaxformer.runtime.products import fix, library, named_in_flags, work_of_width
 
+    if recipe.products and not recipe.resume and named_in_flags():
+        raise InputError(f"products = {recipe.products}, and XLA_FLAGS name a library too; leave one of them out")
     use_cache(recipe.cache)
-    work = "small" if recipe.model.d_model <= SMALL else "large"
-    if name := from_first(lambda: library(work) and (recipe.products or library(work))):
+    name: Library | None = from_first(lambda: recipe.products or library(work_of_width(recipe.model.d_model)))
+    if name:
         fix(name)
     return replace(recipe, products=name)
 

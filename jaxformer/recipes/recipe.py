@@ -8,7 +8,7 @@ from jaxformer.config.mesh import MeshConfig
 from jaxformer.config.settings import OptimizerConfig, Precision, ScheduleConfig
 from jaxformer.errors import InputError
 from jaxformer.runtime.compilation_cache import CacheFlag
-from jaxformer.runtime.products import LIBRARIES
+from jaxformer.runtime.products import LIBRARIES, Library
 from jaxformer.validation.fields import check_choice, check_size
 
 
@@ -36,8 +36,8 @@ class Recipe(CacheFlag):
     """Precision of matrix products in training; parameters, moments, norms, softmax and losses are always float32."""
     mesh: str | None = None
     """Devices to train on, by axes: data=4,tensor=2. Axes are data, fsdp, tensor and sequence. None: one device."""
-    products: str | None = None
-    """Kernel library of matrix products on a CPU: onednn+ynnpack, onednn, ynnpack or eigen. None: the fastest one here."""
+    products: Library | None = None
+    """Kernel library of matrix products on a CPU. None: the fastest one here."""
     optimizer: OptimizerConfig
     """The optimizer."""
     schedule: ScheduleConfig

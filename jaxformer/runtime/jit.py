@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from jaxformer.runtime.products import Work, options, work_of
+from jaxformer.runtime.products import Library, Work, library, options, work_of
 
 
 class jit:  # noqa: N801  a substitute for jax.jit
@@ -15,10 +15,10 @@ class jit:  # noqa: N801  a substitute for jax.jit
     """
 
     def __init__(self, f: Callable[..., Any], *, work: Work | None = None, **how: Any):
-        functools.update_wrapper(self, f)
+        functools.update_wrapper(self, f, updated=())
         self._f, self._how = f, how
         self._work: Work | None = work
-        self._compiled: dict[Work, Any] = {}
+        self._compiled: dict[Library | None, Any] = {}
 
     @functools.cached_property
     def plain(self) -> Any:
@@ -32,10 +32,10 @@ class jit:  # noqa: N801  a substitute for jax.jit
         import jax
 
         work = self._work or work_of(given)
-        if work not in self._compiled:
+        if (name := library(work)) not in self._compiled:
             found = options(work)
-            self._compiled[work] = jax.jit(self._f, compiler_options=found, **self._how) if found else self.plain
-        return self._compiled[work]
+            self._compiled[name] = jax.jit(self._f, compiler_options=found, **self._how) if found else self.plain
+        return self._compiled[name]
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         return (self.compiled(given, named) if _is_outside() else self.plain)(*given, **named)
@@ -44,11 +44,12 @@ class jit:  # noqa: N801  a substitute for jax.jit
         """Lower as jax.jit(f).lower does."""
         return self.compiled(given, named).lower(*given, **named)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return attributes of jax.jit's function: `trace` and others."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.compiled(), name)
+    def trace(self, *given: Any, **named: Any) -> Any:
+        """Trace as jax.jit(f).trace does."""
+        return self.compiled(given, named).trace(*given, **named)
+
+    def _cache_size(self) -> int:
+        return sum(each._cache_size() for each in self._compiled.values())
 
 
 def _is_outside() -> bool:

@@ -18,14 +18,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
+from jaxformer.errors import JaxformerError
 from jaxformer.runtime.environment import cores, processor
-from jaxformer.runtime.xla_options import NO_YNNPACK, PRODUCTS_ALONE, Options, jaxlib_release, known
-from jaxformer.validation.fields import check_choice
+from jaxformer.runtime.xla_options import NO_YNNPACK, PRODUCTS_ALONE, Options, cure, jaxlib_release, known
+from jaxformer.validation.fields import check_choice, parsed, read_small
 
+Library = Literal["onednn+ynnpack", "onednn", "ynnpack", "eigen"]
+"""Kernel library of XLA's CPU compiler. Of two, oneDNN takes the products that it can."""
 Work = Literal["small", "large", "write"]
 """Class of a program: training and evaluation of a small or a large model, or decoding, token after token."""
 SMALL = 128
@@ -36,7 +39,7 @@ ONEDNN: Options = {
     "xla_cpu_use_onednn": True,
     "xla_cpu_experimental_onednn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
 }
-LIBRARIES: Mapping[str, Options] = MappingProxyType(
+LIBRARIES: Mapping[Library, Options] = MappingProxyType(
     {
         "onednn+ynnpack": {**ONEDNN, **PRODUCTS_ALONE},
         "onednn": {**ONEDNN, **NO_YNNPACK},
@@ -44,13 +47,15 @@ LIBRARIES: Mapping[str, Options] = MappingProxyType(
         "eigen": NO_YNNPACK,
     }
 )
-"""Libraries -> their compile options. With two, oneDNN takes the products that it can."""
+"""Libraries -> their compile options; of two that are about as fast, the first is taken."""
+NOISE = 1.05
+"""Ratio of two times up to which they are about the same."""
 UNKEPT = "Error writing persistent compilation cache entry for .*: ToProto is not implemented for thunk kind: onednn"
-"""Warning of jax about a program with oneDNN's kernels."""
+"""Warning of jax about a program with oneDNN's kernels, which is not shown: nobody can do anything about it."""
 ROUNDS = 8
 """Number of times that each library is timed, in turns; the shortest time counts."""
 
-_fixed: dict[Work, str] = {}
+_fixed: dict[Work, Library] = {}
 
 
 def work_of(arrays: Any) -> Work:
@@ -58,46 +63,64 @@ def work_of(arrays: Any) -> Work:
     import jax
 
     leaves = [leaf for leaf in jax.tree.leaves(arrays) if np.ndim(leaf) >= 2 and leaf.dtype.kind not in "iub"]
-    return "small" if max((min(leaf.shape[-2:]) for leaf in leaves), default=0) <= SMALL else "large"
+    return work_of_width(max((min(leaf.shape[-2:]) for leaf in leaves), default=0))
+
+
+def work_of_width(width: int) -> Work:
+    """Return the class of training a model of this width."""
+    return "small" if width <= SMALL else "large"
 
 
 def options(work: Work) -> dict[str, Any]:
-    """Return compile options for programs of this class."""
-    return options_of(name) if (name := library(work)) else {}
+    """Return compile options for programs of this class; where no library is chosen, those that avoid the known faults."""
+    return options_of(name) if (name := library(work)) else cure()
 
 
-def options_of(name: str) -> dict[str, Any]:
+def options_of(name: Library) -> dict[str, Any]:
     """Return the compile options of a library that this jaxlib knows."""
     if "onednn" in name:
         warnings.filterwarnings("ignore", UNKEPT, UserWarning)
     return known(LIBRARIES[name])
 
 
-def fix(name: str) -> None:
-    """Train with this library, whatever is faster."""
+def fix(name: Library) -> None:
+    """Train with this library in this process, whatever is faster; decoding keeps its own."""
     _fixed.update({"small": name, "large": name})
 
 
-def library(work: Work) -> str | None:
+def named_in_flags() -> bool:
+    """True if XLA_FLAGS choose the kernel library of all programs."""
+    return any(name in os.environ.get("XLA_FLAGS", "") for name in (*ONEDNN, *NO_YNNPACK))
+
+
+def library(work: Work) -> Library | None:
     """Return the library for programs of this class: the fixed one, that of the environment variable, or the fastest one.
 
     None on accelerators, and if XLA_FLAGS name a library.
     """
     import jax
 
-    if jax.default_backend() != "cpu" or any(name in os.environ.get("XLA_FLAGS", "") for name in (*ONEDNN, *NO_YNNPACK)):
+    if jax.default_backend() != "cpu" or named_in_flags():
         return None
     if work in _fixed:
         return _fixed[work]
     if name := os.environ.get(VARIABLE):
         check_choice(VARIABLE, name, LIBRARIES)
-        return name
+        return cast(Library, name)
     seconds = measured(work)
-    return min(seconds, key=lambda name: seconds[name])
+    most = NOISE * min(seconds.values())
+    return next(name for name in LIBRARIES if seconds.get(name, math.inf) <= most)
+
+
+def measure_again() -> None:
+    """Forget what was measured on this machine, so that it is measured at the next use."""
+    with suppress(OSError):
+        _path().unlink()
+    measured.cache_clear()
 
 
 @functools.cache
-def measured(work: Work) -> Mapping[str, float]:
+def measured(work: Work) -> Mapping[Library, float]:
     """Return the seconds of each available library, from the user's cache or measured now and kept there."""
     path = _path()
     kept = _read(path)
@@ -108,19 +131,20 @@ def measured(work: Work) -> Mapping[str, float]:
     return kept[work]
 
 
-def available(work: Work) -> list[str]:
+def available(work: Work) -> list[Library]:
     """Return the libraries that may serve this class, and whose options this jaxlib knows."""
-    those = {name: options for name, options in LIBRARIES.items() if work == "large" or "onednn" not in name}
-    return [name for name, options in those.items() if name == "eigen" or len(known(options)) == len(options)]
+    those: dict[Library, Options] = {name: at for name, at in LIBRARIES.items() if work == "large" or "onednn" not in name}
+    return [name for name, at in those.items() if name == "eigen" or len(known(at)) == len(at)]
 
 
-def measure(work: Work) -> dict[str, float]:
+def measure(work: Work) -> dict[Library, float]:
     """Time each available library on the products of a class of programs; seconds, by library."""
     import jax
 
     program, arrays = PROGRAMS[work]()
-    runs = {name: jax.jit(program, compiler_options=options_of(name)).lower(*arrays).compile() for name in available(work)}
-    seconds = dict.fromkeys(runs, math.inf)
+    those = {name: jax.jit(program, compiler_options=options_of(name)) for name in available(work)}
+    runs: dict[Library, Any] = {name: function.lower(*arrays).compile() for name, function in those.items()}
+    seconds: dict[Library, float] = dict.fromkeys(runs, math.inf)
     for turn in range(ROUNDS + 1):
         for name, run in runs.items():
             start = time.perf_counter()
@@ -130,7 +154,7 @@ def measure(work: Work) -> dict[str, float]:
     return seconds
 
 
-def of_training(rows: int, width: int, heads: int, length: int, repeats: int) -> tuple[Callable[..., Any], list[Any]]:
+def products_of_training(rows: int, width: int, heads: int, length: int, repeats: int) -> tuple[Callable[..., Any], list[Any]]:
     """Products of a layer and of its gradient, several times: a feed-forward layer, and heads of an attention."""
     import jax
     import jax.numpy as jnp
@@ -149,7 +173,7 @@ def of_training(rows: int, width: int, heads: int, length: int, repeats: int) ->
     )
 
 
-def of_writing() -> tuple[Callable[..., Any], list[Any]]:
+def products_of_decoding() -> tuple[Callable[..., Any], list[Any]]:
     """Products of one row, and of 16, with weights that no cache holds."""
 
     def program(row: Any, rows: Any, *weights: Any) -> Any:
@@ -161,9 +185,9 @@ def of_writing() -> tuple[Callable[..., Any], list[Any]]:
 
 
 PROGRAMS: Mapping[Work, Callable[[], tuple[Callable[..., Any], list[Any]]]] = {
-    "small": functools.partial(of_training, rows=512, width=64, heads=64, length=32, repeats=8),
-    "large": functools.partial(of_training, rows=1024, width=256, heads=32, length=128, repeats=1),
-    "write": of_writing,
+    "small": functools.partial(products_of_training, rows=512, width=64, heads=64, length=32, repeats=8),
+    "large": functools.partial(products_of_training, rows=1024, width=256, heads=32, length=128, repeats=1),
+    "write": products_of_decoding,
 }
 
 
@@ -185,22 +209,23 @@ def _path() -> Path:
     return platformdirs.user_cache_path("jaxformer") / f"products-{release}-{sha256(machine.encode()).hexdigest()[:16]}.json"
 
 
-def _read(path: Path) -> dict[str, dict[str, float]]:
+def _read(path: Path) -> dict[Work, dict[Library, float]]:
     """Read measurements; those that are damaged, or are not of the available libraries, are left out."""
-    with suppress(OSError, ValueError, AttributeError, TypeError):
-        found = json.loads(path.read_bytes())
-        return {
-            work: seconds
-            for work, seconds in found.items()
-            if {*seconds} == {*available(work)} and all(0 < float(value) < math.inf for value in seconds.values())
-        }
+    with suppress(OSError, ValueError, TypeError, AttributeError, OverflowError, JaxformerError):
+        held = parsed(read_small(path))
+        found: dict[Work, dict[Library, float]] = {}
+        for work in PROGRAMS:
+            if work in held and {*held[work]} == {*available(work)}:
+                found[work] = {name: float(value) for name, value in held[work].items()}
+        return {work: seconds for work, seconds in found.items() if all(0 < value < math.inf for value in seconds.values())}
     return {}
 
 
-def _write(path: Path, found: Mapping[str, Mapping[str, float]]) -> None:
+def _write(path: Path, found: Mapping[Work, Mapping[Library, float]]) -> None:
     """Write measurements by an atomic write; where that fails, they are measured again the next time."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(found, file)
-        os.replace(file.name, path)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            unfinished = Path(folder) / path.name
+            unfinished.write_text(json.dumps(found))
+            os.replace(unfinished, path)

@@ -1,6 +1,7 @@
 """The kernel library of matrix products: measured once for a machine, kept, fixed by whoever asks, and as right as any."""
 
 import json
+import os
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +25,13 @@ from jaxformer.runtime.products import (
     fix,
     library,
     measure,
+    measure_again,
     measured,
     options,
     options_of,
     work_of,
 )
-from jaxformer.runtime.xla_options import known
+from jaxformer.runtime.xla_options import PRODUCTS_ALONE, cure, known
 from tests.tiny import flags, quick_recipe
 
 TIMES = {"onednn+ynnpack": 3.0, "onednn": 2.0, "ynnpack": 1.0, "eigen": 4.0}
@@ -69,6 +71,7 @@ def test_programs_that_start_from_the_cache_have_no_library_that_it_cannot_keep(
 def test_a_program_that_cannot_be_kept_warns_of_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, "onednn")
     monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(products, "_fixed", {})
     x = jnp.ones((40, 50))
     assert "onednn" in str(options("large"))
     np.testing.assert_allclose(jit(lambda x: x @ x.T)(x), np.full((40, 40), 50))  # a warning is an error here
@@ -86,12 +89,25 @@ def test_the_fastest_is_taken_and_kept(cache, monkeypatch):
     assert json.loads(file.read_text()) == {"small": TIMES, "write": TIMES}
 
 
-@pytest.mark.parametrize("damage", ["", "[1]", '{"small": 3}', '{"small": {"ynnpack": "x"}}', '{"small": {"mkl": 1.0}}'])
+DAMAGES = {
+    "empty": "",
+    "list": "[1]",
+    "number": '{"small": 3}',
+    "words": json.dumps({"small": dict.fromkeys(TIMES, "x")}),
+    "too large": json.dumps({"small": TIMES}).replace("3.0", "9" * 400),
+    "infinite": json.dumps({"small": TIMES | {"eigen": float("inf")}}),
+    "others": '{"small": {"mkl": 1.0}}',
+    "nested": "[" * 200_000,
+    "nested in objects": '{"a":' * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_measurements_that_cannot_be_used_are_made_again(cache, monkeypatch, damage):
     asked = timed(monkeypatch, TIMES)
     library("small")
     (file,) = cache.glob("products-*.json")
-    file.write_text(damage)
+    file.write_text(DAMAGES[damage])
     measured.cache_clear()
     assert library("small") == "ynnpack"
     assert asked == ["small", "small"]
@@ -103,6 +119,14 @@ def test_a_cache_that_cannot_be_written_keeps_nothing(cache, monkeypatch):
     (cache / "file").write_text("")
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: cache / "file")
     assert library("large") == "ynnpack"
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a folder"])
+def test_what_is_no_file_is_not_waited_for(cache, monkeypatch, kind):
+    timed(monkeypatch, TIMES)
+    os.mkfifo(products._path()) if kind == "a pipe" else products._path().mkdir()
+    assert library("large") == "ynnpack"
+    assert len([*cache.iterdir()]) == 1  # nothing unfinished is left
 
 
 def test_other_machines_have_other_files(cache, monkeypatch):
@@ -121,10 +145,39 @@ def test_a_name_decides_and_nothing_is_measured(cache, monkeypatch):
     fix("onednn")
     assert library("small") == library("large") == "onednn"
     assert library("write") == "eigen"
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_onednn=true")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_onednn=false")
     assert library("small") is None
-    assert options("small") == {}
+    assert options("small") == cure() == known(PRODUCTS_ALONE)  # the faults are avoided all the same
     assert asked == []
+
+
+def test_a_flag_beside_xla_flags_is_refused(cache, monkeypatch, text_file, tmp_path):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_onednn=true")
+    with pytest.raises(InputError, match=r"^products = eigen, and XLA_FLAGS name a library too; leave one of them out$"):
+        shakespeare.main([*flags(data=text_file, out=tmp_path / "run"), "--products", "eigen"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_of_libraries_that_are_about_as_fast_one_is_taken_always(cache, monkeypatch):
+    timed(monkeypatch, {"ynnpack": 1.04, "eigen": 1.0})
+    assert library("small") == "ynnpack"
+    timed(monkeypatch, {"ynnpack": 1.06, "eigen": 1.0})
+    measure_again()
+    assert library("small") == "eigen"
+    assert len([*cache.iterdir()]) == 1
+
+
+def test_a_function_follows_what_is_fixed_later(cache, monkeypatch):
+    """And a function inside of another keeps its own programs."""
+    timed(monkeypatch, TIMES)
+    inner = jit(lambda x, n: x * n, static_argnums=1)
+    assert inner(jnp.ones(2), 3).sum() == 6
+    fix("eigen")
+    assert inner(jnp.ones(2), 3).sum() == 6
+    assert [*inner._compiled] == ["ynnpack", "eigen"]
+    outer = jit(inner, donate_argnums=0, static_argnums=1)
+    assert outer.plain is not inner.plain
+    assert outer(jnp.ones(2), 3).sum() == 6
 
 
 def test_an_accelerator_has_none(cache, monkeypatch):
@@ -146,6 +199,7 @@ def test_the_class_is_that_of_the_widest_matrix():
 
 def test_a_function_is_compiled_for_each_class(monkeypatch):
     asked = []
+    monkeypatch.setattr("jaxformer.runtime.jit.library", lambda work: work)
     monkeypatch.setattr("jaxformer.runtime.jit.options", lambda work: asked.append(work) or {})
     total, writes = jit(lambda x: x.sum()), jit(lambda x: x.sum(), work="write")
     assert total(jnp.ones((2, 3))) == 6
