@@ -30,11 +30,10 @@ from jaxformer.runs.lock import only_writer
 from jaxformer.runs.plots import plot_losses
 from jaxformer.runtime.jit import jit
 from jaxformer.training.loop import Plan, fit
-from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss, pair_sums
 from jaxformer.training.size import begin_training
-from jaxformer.training.step import make_train_steps
+from jaxformer.training.step import PRECISIONS, make_train_steps
 
 GOAL = "accuracy", 1.0
 HELD_OUT = 128

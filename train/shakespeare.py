@@ -33,10 +33,9 @@ from jaxformer.runs.lock import only_writer
 from jaxformer.runs.plots import plot_losses
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.loop import Plan, fit
-from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.size import begin_training
-from jaxformer.training.step import make_evaluate, make_train_steps
+from jaxformer.training.step import PRECISIONS, make_evaluate, make_train_steps
 
 EVALUATION_TOKENS = 16384
 """Tokens per batch when a whole split is evaluated."""

@@ -42,11 +42,10 @@ from jaxformer.runs.metrics import clock
 from jaxformer.runs.plots import plot_losses
 from jaxformer.runtime.memory import keep_freed_memory
 from jaxformer.training.loop import Plan, fit
-from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import measure_pairs, pair_loss
 from jaxformer.training.size import begin_training
-from jaxformer.training.step import make_shaped_train_steps
+from jaxformer.training.step import PRECISIONS, make_shaped_train_steps
 
 SMALL = Translate(
     preset="small",

@@ -1,6 +1,7 @@
 """Settings of a recipe: a preset, or those of a run to resume, changed by flags. Does not import jax."""
 
 import json
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -13,9 +14,11 @@ from jaxformer.cli.flags import parse, peek
 from jaxformer.config.configuration import from_dict, plain
 from jaxformer.config.settings import OptimizerConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
-from jaxformer.parallel.group import check_alike, from_first, is_first
+from jaxformer.parallel.group import check_alike, count, from_first, is_first
 from jaxformer.runs.folder import NOT_BEGUN, RUN, RunFolder, free_folder, kept_states, refuse_inside_a_run
 from jaxformer.runs.metrics import Goal, is_last
+from jaxformer.runtime.environment import cores, processor
+from jaxformer.runtime.packages import releases
 from jaxformer.validation.fields import check_choice
 
 if TYPE_CHECKING:
@@ -34,6 +37,13 @@ The data that PLACES name may have moved by then: their content is checked. New 
 """
 RENAMED_PRESETS = {"seed": "tiny"}
 """Older names of presets in the config.json of runs -> present names."""
+SETTINGS = (
+    *("jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable"),
+    *("jax_random_seed_offset", "jax_high_dynamic_range_gumbel", "jax_softmax_custom_jvp", "jax_allow_f16_reductions"),
+    *("jax_disable_jit", "jax_disable_most_optimizations", "jax_optimization_level", "jax_exec_time_optimization_effort"),
+    *("jax_compiler_enable_remat_pass", "jax_memory_fitting_level", "jax_memory_fitting_effort", "jax_use_direct_linearize"),
+)
+"""Settings of jax that change numbers. Not every version has all of them."""
 FORMER_PRODUCTS = "ynnpack"
 """Kernel library of runs whose config.json names none."""
 
@@ -100,7 +110,6 @@ def start_run(
     """
     from jaxformer.runs.averaging import forget_lost_weights, write_weights
     from jaxformer.runs.checkpoint import load_state, orbax
-    from jaxformer.runs.environment import environment
 
     orbax()  # fail now if orbax is missing, not at the first checkpoint
     described = {"recipe": asdict(recipe), **facts}
@@ -152,7 +161,6 @@ def _begin_again(folder: RunFolder, recipe: Any, step: int) -> None:
     """Remove what the resumed run will redo, warn of what has changed, and write changed flags to config.json."""
     from jaxformer.runs.averaging import forget_weights_after
     from jaxformer.runs.checkpoint import lost_lines
-    from jaxformer.runs.environment import differences, environment
 
     if said := lost_lines(folder, step):
         warnings.warn(said, stacklevel=3)
@@ -220,3 +228,29 @@ def saved_files(folder: RunFolder) -> str:
     """Format where the run is saved, and the names of its files."""
     files = ", ".join(sorted(path.name for path in folder.path.iterdir() if path.is_file()))
     return f"saved to {folder.path} ({files})"
+
+
+def environment() -> dict[str, str]:
+    """Return versions, processor, devices and flags."""
+    import jax
+
+    from jaxformer.runtime.products import options
+
+    settings = {name: str(getattr(jax.config, name)) for name in SETTINGS if hasattr(jax.config, name)}
+    return {
+        **releases(),
+        "processor": processor(),
+        "cores": str(cores()),
+        "device": jax.devices()[0].device_kind,
+        "devices": str(jax.device_count()),
+        "processes": str(count()),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "XLA options": " ".join(f"{name}={value}" for name, value in options("large").items()),
+        **settings,
+    }
+
+
+def differences(before: Any, now: Mapping[str, str]) -> list[str]:
+    """List what has changed, each as `jax 0.9.0 -> 0.9.1`; a `before` that is no mapping gives nothing."""
+    before = before if isinstance(before, Mapping) else {}
+    return [f"{name} {before[name]!r:.60} -> {value!r:.60}" for name, value in now.items() if before.get(name, value) != value]

@@ -142,9 +142,9 @@ def measure(work: Work) -> dict[Library, float]:
     import jax
 
     program, arrays = PROGRAMS[work]()
-    those = {name: jax.jit(program, compiler_options=options_of(name)) for name in available(work)}
+    those: dict[Library, Any] = {name: jax.jit(program, compiler_options=options_of(name)) for name in available(work)}
     runs: dict[Library, Any] = {name: function.lower(*arrays).compile() for name, function in those.items()}
-    seconds: dict[Library, float] = dict.fromkeys(runs, math.inf)
+    seconds = dict.fromkeys(runs, math.inf)
     for turn in range(ROUNDS + 1):
         for name, run in runs.items():
             start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""One pure optimizer step, many steps in one dispatch, and the loss over a whole split."""
+"""One pure optimizer step, many in one dispatch, in float32 or with bfloat16 products, and the loss over a whole split."""
 
 import functools
 from collections.abc import Callable
@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from jaxformer.config.settings import Precision
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.placement import along_rows, as_placed, on_host, put_batch
-from jaxformer.pytree import named_leaves
+from jaxformer.pytree import map_named, named_leaves
 from jaxformer.runtime.jit import jit
 from jaxformer.training.health import MOST_IN_A_ROW, Health, healthy
 from jaxformer.training.losses import mean
@@ -188,3 +190,32 @@ def make_evaluate(loss: Loss) -> Callable[[PyTree, Any], float]:
         return float(on_host(totals).astype(np.float64).sum() / on_host(normalisers).astype(np.float64).sum())
 
     return evaluate
+
+
+def in_bfloat16(loss: Loss) -> Loss:
+    """Return the loss of a model whose linear layers compute in bfloat16.
+
+    Parameters stay float32, and so do their gradients, which autodiff casts back: sums over parts of a batch and the
+    optimizer's moments are float32 too. Embeddings, residual connections, norms, softmax and the loss itself are float32 as
+    before.
+    """
+
+    def lowered(model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        return loss(cast_linear(model), batch, key)
+
+    return lowered
+
+
+def cast_linear(model: PyTree) -> PyTree:
+    """Return the model with its kernels in bfloat16; a tied head gets the table as a kernel of its own."""
+
+    def cast(name: str, leaf: Array) -> Array:
+        return leaf.astype(jnp.bfloat16) if name.endswith(".kernel") else leaf
+
+    model = map_named(cast, model)
+    if getattr(model.config, "tied", False):
+        model.head.kernel = nnx.data(nnx.Param(model.embed.token.table[...].T.astype(jnp.bfloat16)))
+    return model
+
+
+PRECISIONS: dict[Precision, Callable[[Loss], Loss]] = {"float32": lambda loss: loss, "bf16": in_bfloat16}

@@ -16,8 +16,7 @@ from jaxformer.models import abstract
 from jaxformer.parity.numerics.metrics import check_bfloat16
 from jaxformer.parity.probe import excite
 from jaxformer.training import losses
-from jaxformer.training.mixed_precision import in_bfloat16
-from jaxformer.training.step import whole_gradient
+from jaxformer.training.step import in_bfloat16, whole_gradient
 from parity_tests.support.helpers import gpt_config, seq2seq_config
 from torch_ref.training import losses as torch_losses
 

@@ -17,10 +17,9 @@ from jaxformer.cli.flags import run
 from jaxformer.cli.parity import dump, explain
 from jaxformer.cli.parity_flags import no_exit
 from jaxformer.errors import CheckpointError, InputError, JaxformerError
-from jaxformer.recipes.prepare import recipe_of
+from jaxformer.recipes.prepare import differences, recipe_of
 from jaxformer.recipes.settings import Shakespeare
 from jaxformer.recipes.shakespeare import PRESETS
-from jaxformer.runs.environment import differences
 from jaxformer.runs.folder import RunFolder
 from jaxformer.runtime.stdio import restore_streams
 

@@ -24,8 +24,9 @@ import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer.checkpoints.trained import load_trained
 from jaxformer.cli import info, runs
 from jaxformer.errors import CheckpointError, InputError, NonFiniteError
+from jaxformer.recipes import prepare
 from jaxformer.recipes.prepare import check_vocabulary, from_dict, read_recipe
-from jaxformer.runs import environment, plots
+from jaxformer.runs import plots
 from jaxformer.runs.averaging import write_weights
 from jaxformer.runs.checkpoint import digest
 from jaxformer.runs.folder import NOT_BEGUN, RunFolder, free_folder, kept_states
@@ -498,8 +499,8 @@ def test_weights_that_were_removed_are_written_again(copy, whole):
 
 @pytest.mark.slow
 def test_a_run_resumed_elsewhere_is_told(copy, monkeypatch):
-    before = environment.environment()
-    monkeypatch.setattr(environment, "environment", lambda: before | {"jax": "0.1", "cores": "96"})
+    before = prepare.environment()
+    monkeypatch.setattr(prepare, "environment", lambda: before | {"jax": "0.1", "cores": "96"})
     with pytest.warns(
         UserWarning, match=r"was begun elsewhere \(jax '.+' -> '0\.1', cores '\d+' -> '96'\): from here on it is close"
     ):
