@@ -1,5 +1,6 @@
 """Settings of a transformer block: a frozen, flat dataclass, validated when it is created. Imports no jax."""
 
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from jaxformer.config.combinations import check_combinations
@@ -60,6 +61,54 @@ POSITIVE_OR_NONE = (
     "rotary_high_frequency_factor",
     "rotary_attention_factor",
 )
+
+
+@dataclass(frozen=True)
+class LinearScaling:
+    """Linear scaling: all angles are divided by the factor."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """Scaling of Llama 3.1: long waves only, with a smooth transition."""
+
+    factor: float
+    original_context: int
+    low_frequency_factor: float
+    high_frequency_factor: float
+
+
+@dataclass(frozen=True)
+class YarnScaling:
+    """YaRN: a ramp over the pairs, and an amplitude."""
+
+    factor: float
+    original_context: int
+    beta_fast: float
+    beta_slow: float
+    truncate: bool
+    attention_factor: float | None
+
+
+SCALINGS: dict[str, type[LinearScaling | Llama3Scaling | YarnScaling]] = {
+    "linear": LinearScaling,
+    "llama3": Llama3Scaling,
+    "yarn": YarnScaling,
+}
+"""Scaling of the rotary angles by its name in `rotary_scaling`; its fields are those with the prefix `rotary_`."""
+
+
+@dataclass(frozen=True)
+class RotaryEmbedding:
+    """Rotary positions of a block, as one value: what its `rotary` fields say, and nothing that is not read."""
+
+    interleaved: bool
+    dim: int
+    base: float
+    window_base: float | None
+    scaling: LinearScaling | Llama3Scaling | YarnScaling | None
 
 
 @configuration
@@ -206,6 +255,17 @@ class BlockConfig:
     def kv_heads(self) -> int:
         """Number K of key/value heads."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def rotary_embedding(self) -> RotaryEmbedding | None:
+        """Rotary positions as a value; None if there are none."""
+        if self.rotary == "none":
+            return None
+        dim = self.head_width if self.rotary_dim is None else self.rotary_dim
+        scaling = None
+        if kind := SCALINGS.get(self.rotary_scaling):
+            scaling = kind(**{field.name: getattr(self, f"rotary_{field.name}") for field in fields(kind)})
+        return RotaryEmbedding(self.rotary == "interleaved", dim, self.rotary_base, self.rotary_window_base, scaling)
 
     @property
     def final_norm(self) -> Norm:

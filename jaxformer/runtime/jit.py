@@ -48,6 +48,11 @@ class jit:  # noqa: N801  a substitute for jax.jit
         """Trace as jax.jit(f).trace does."""
         return self.compiled(given, named).trace(*given, **named)
 
+    def clear_cache(self) -> None:
+        """Forget the compiled programs."""
+        for each in self._compiled.values():
+            each.clear_cache()
+
     def _cache_size(self) -> int:
         return sum(each._cache_size() for each in self._compiled.values())
 

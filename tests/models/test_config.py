@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxformer
-from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
+from jaxformer.config.blocks import ELSEWHERE, SCALINGS, Activation, BlockConfig, RotaryEmbedding, YarnScaling
 from jaxformer.config.configuration import from_dict
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.config.presets import PRESETS, preset
@@ -387,5 +387,19 @@ def names_read(path: Path) -> set[str]:
 
 def test_every_field_is_read_somewhere():
     read = set().union(*(names_read(path) for path in Path(jaxformer.__file__).parent.rglob("*.py")))
+    read |= {f"rotary_{field.name}" for scaling in SCALINGS.values() for field in fields(scaling)}
     asked = {f"{kind.__name__}.{field.name}": field.name for kind in (BlockConfig, *KINDS) for field in fields(kind)}
     assert not [field for field, name in asked.items() if name not in read]
+
+
+def test_rotary_positions_are_a_value():
+    """It has what is read, and nothing else; saved configurations hold the flat fields, as they always did."""
+    plain = GOOD[GPTConfig]
+    config = GPTConfig(**plain, **YARN, rotary_truncate=False)
+    assert config.rotary_embedding == RotaryEmbedding(False, 2, 10000.0, None, YarnScaling(2.0, 8, 32.0, 1.0, False, None))
+    assert GPTConfig(**plain).rotary_embedding is None
+    turned = GPTConfig(**(plain | {"n_heads": 2}), rotary="interleaved", rotary_base=500.0)
+    assert turned.rotary_embedding == RotaryEmbedding(True, 6, 500.0, None, None)
+    saved = json.loads(json.dumps(asdict(config)))
+    assert saved["rotary_factor"] == 2.0
+    assert from_dict(GPTConfig, saved) == config

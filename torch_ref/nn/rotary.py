@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.blocks import BlockConfig, LinearScaling, Llama3Scaling, RotaryEmbedding, YarnScaling
 
 Pairs = tuple[float, ...]
 """Number for each pair of units."""
@@ -29,15 +28,14 @@ class Rotary:
 
 def make_rotary(config: BlockConfig) -> Rotary | None:
     """Build the rotary settings of a configuration: computed once, in float64, and rounded once, where they are used."""
-    if config.rotary == "none":
+    if (rotary := config.rotary_embedding) is None:
         return None
-    dim = config.head_width if config.rotary_dim is None else config.rotary_dim
-    angles, amplitude = SCALINGS[config.rotary_scaling](base_angles(dim, config.rotary_base), config)
+    angles, amplitude = scaled(base_angles(rotary.dim, rotary.base), rotary)
     local, local_amplitude = angles, amplitude
-    if config.rotary_window_base is not None:
-        local, local_amplitude = base_angles(dim, config.rotary_window_base), 1.0
+    if rotary.window_base is not None:
+        local, local_amplitude = base_angles(rotary.dim, rotary.window_base), 1.0
     both = tuple(angles.tolist()), tuple(local.tolist())
-    return Rotary(config.rotary == "interleaved", both, (amplitude, local_amplitude))
+    return Rotary(rotary.interleaved, both, (amplitude, local_amplitude))
 
 
 def base_angles(dim: int, base: float) -> Tensor:
@@ -45,45 +43,49 @@ def base_angles(dim: int, base: float) -> Tensor:
     return 1.0 / base ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)
 
 
-def unscaled(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
-    """Return the angles unchanged."""
+def scaled(angles: Tensor, rotary: RotaryEmbedding) -> tuple[Tensor, float]:
+    """Scale the angles for longer contexts; return them and the amplitude."""
+    match rotary.scaling:
+        case LinearScaling() as scaling:
+            return linear(angles, scaling), 1.0
+        case Llama3Scaling() as scaling:
+            return llama3(angles, scaling), 1.0
+        case YarnScaling() as scaling:
+            return yarn(angles, scaling, rotary.base)
     return angles, 1.0
 
 
-def linear(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
+def linear(angles: Tensor, scaling: LinearScaling) -> Tensor:
     """Divide all angles by the factor, as if positions were divided by it (linear scaling, Chen et al. 2023)."""
-    return angles / cast(float, config.rotary_factor), 1.0
+    return angles / scaling.factor
 
 
-def llama3(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
+def llama3(angles: Tensor, scaling: Llama3Scaling) -> Tensor:
     """Keep short waves and scale long ones, with a transition by how often a wave fits the original context (Llama 3.1)."""
-    low, high = cast(float, config.rotary_low_frequency_factor), cast(float, config.rotary_high_frequency_factor)
-    fits = cast(int, config.rotary_original_context) * angles / (2 * math.pi)
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    fits = scaling.original_context * angles / (2 * math.pi)
     kept = ((fits - low) / (high - low)).clamp(0, 1)
-    return torch.lerp(angles / cast(float, config.rotary_factor), angles, kept), 1.0
+    return torch.lerp(angles / scaling.factor, angles, kept)
 
 
-def yarn(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
+def yarn(angles: Tensor, scaling: YarnScaling, base: float) -> tuple[Tensor, float]:
     """Scale the angles along a ramp over the pairs, and raise the amplitude (YaRN, Peng et al. 2023, sections 3.2 and 3.4)."""
-    n, factor = len(angles), cast(float, config.rotary_factor)
+    n, factor = len(angles), scaling.factor
 
     def pair_that_turns(times: float) -> float:
         """Return the index, a fraction, of the pair that turns this many times in the original context."""
-        return n * math.log(cast(int, config.rotary_original_context) / (2 * math.pi * times)) / math.log(config.rotary_base)
+        return n * math.log(scaling.original_context / (2 * math.pi * times)) / math.log(base)
 
-    first, last = pair_that_turns(config.rotary_beta_fast), pair_that_turns(config.rotary_beta_slow)
-    if config.rotary_truncate:
+    first, last = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
+    if scaling.truncate:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, 2 * n - 1)
     width = last - first if last != first else 0.001  # as in transformers
-    scaled = ((torch.arange(n, dtype=torch.float64) - first) / width).clamp(0, 1)
-    amplitude = config.rotary_attention_factor
+    ramp = ((torch.arange(n, dtype=torch.float64) - first) / width).clamp(0, 1)
+    amplitude = scaling.attention_factor
     if amplitude is None:
         amplitude = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
-    return torch.lerp(angles, angles / factor, scaled), amplitude
-
-
-SCALINGS = {"none": unscaled, "linear": linear, "llama3": llama3, "yarn": yarn}
+    return torch.lerp(angles, angles / factor, ramp), amplitude
 
 
 def waves(rotary: Rotary, positions: Tensor, windowed: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
