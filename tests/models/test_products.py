@@ -73,6 +73,8 @@ def test_a_program_that_cannot_be_kept_warns_of_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr(products, "_fixed", {})
     x = jnp.ones((40, 50))
+    if "onednn" not in available("large"):
+        pytest.skip("this jaxlib has no oneDNN")
     assert "onednn" in str(options("large"))
     np.testing.assert_allclose(jit(lambda x: x @ x.T)(x), np.full((40, 40), 50))  # a warning is an error here
 
@@ -235,22 +237,23 @@ def test_no_library_has_a_known_fault(name, program):
 
 def test_a_run_keeps_its_library(cache, monkeypatch, tmp_path, text_file):
     """Whatever is fastest when it is resumed; one that names none is of before, when all had YNNPACK's."""
-    timed(monkeypatch, TIMES | {"eigen": 0.5})
+    timed(monkeypatch, TIMES)
     with quick_recipe():
         shakespeare.main(flags(data=text_file, out=tmp_path / "run", steps=3))
         run = RunFolder(tmp_path / "run")
-        assert run.config["recipe"]["products"] == "eigen"
+        assert run.config["recipe"]["products"] == "ynnpack"
         products._fixed.clear()
-        measured.cache_clear()
-        timed(monkeypatch, TIMES)
+        timed(monkeypatch, TIMES | {"eigen": 0.5})
+        measure_again()
+        assert library("small") == "eigen"
         shakespeare.main(["--resume", "--out", str(run.path), "--steps", "6"])
-        assert products._fixed == {"small": "eigen", "large": "eigen"}
+        assert products._fixed == {"small": "ynnpack", "large": "ynnpack"}
         with pytest.raises(InputError, match=r"^--products is not as in .*, which is resumed; leave it out"):
             shakespeare.main(["--resume", "--out", str(run.path), "--steps", "9", "--products", "onednn"])
     config = run.config
     del config["recipe"]["products"]
     run.write_config(config)
-    assert recipe_of(run.path, Shakespeare).products == FORMER_PRODUCTS == "ynnpack"
+    assert recipe_of(run.path, Shakespeare).products == FORMER_PRODUCTS
 
 
 def test_the_doctor_shows_the_choice(cache, monkeypatch):
