@@ -7,6 +7,7 @@ torch's fused attention does all of this in one kernel.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -79,9 +80,9 @@ def in_blocks(attend: Attend, length: int) -> Attend:
 
     def block_by_block(q, k, v, mask, bias, rng):
         rngs = [None] * BLOCKS if rng is None else random.split(rng, BLOCKS)
-        blocks = zip(edges, edges[1:], rngs, strict=False)
         found = [
-            attend(q[:, i:end], k[:, :end], v[:, :end], seen(mask, i, end), seen(bias, i, end), own) for i, end, own in blocks
+            attend(q[:, i:end], k[:, :end], v[:, :end], seen(mask, i, end), seen(bias, i, end), own)
+            for (i, end), own in zip(pairwise(edges), rngs, strict=True)
         ]
         return jnp.concatenate(found, axis=1)
 

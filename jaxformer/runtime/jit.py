@@ -11,7 +11,8 @@ from jaxformer.runtime.products import Library, Work, library, options, work_of
 class jit:  # noqa: N801  a substitute for jax.jit
     """jax.jit(f, **how) with the options of its class of programs. Within another jit, it uses those of the outer program.
 
-    The class is `work`; left out, it is that of training, small or large by the arrays of a call.
+    The class is `work`; left out, it is that of training, small or large by the arrays of the first call: to look at all leaves
+    of a model takes a millisecond, which each step would pay.
     """
 
     def __init__(self, f: Callable[..., Any], *, work: Work | None = None, **how: Any):
@@ -28,12 +29,12 @@ class jit:  # noqa: N801  a substitute for jax.jit
         return jax.jit(self._f, **self._how)
 
     def compiled(self, *given: Any) -> Any:
-        """jax.jit(f, **how) with the options for these arrays, which are read at a call, when jax has its devices."""
+        """jax.jit(f, **how) with the options of its class, which are read at a call, when jax has its devices."""
         import jax
 
-        work = self._work or work_of(given)
-        if (name := library(work)) not in self._compiled:
-            found = options(work)
+        self._work = self._work or work_of(given)
+        if (name := library(self._work)) not in self._compiled:
+            found = options(self._work)
             self._compiled[name] = jax.jit(self._f, compiler_options=found, **self._how) if found else self.plain
         return self._compiled[name]
 
