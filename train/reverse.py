@@ -110,6 +110,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
         on_evaluate=on_evaluate,
         examine=partial(train_steps.examine, None, seed),  # the batch and gradients of a step that is not finite
         goal=GOAL,
+        later=(partial(show_predictions, console, task, first_of(held_out), show=0),),
     )
     state = fit(state, plan, folder, lambda state, n: train_steps(state, None, seed, n), console)
     return folder, state.model
@@ -136,12 +137,16 @@ def main(arguments: list[str]) -> None:
     held_out = jax.tree.map(np.asarray, jit(task.draw, static_argnums=1)(held_out_key(recipe.seed), HELD_OUT))
     with on_mesh(recipe.layout), only_writer(out):
         folder, model = train(recipe, held_out, console)
-        written = Pairs(held_out.source[:WRITTEN], held_out.target[:WRITTEN])
-        exact = show_predictions(console, task, model, written, show=recipe.show)
+        exact = show_predictions(console, task, first_of(held_out), model, show=recipe.show)
         plot_losses(folder)
         draw_attention(folder, task, model, held_out)
     console.print(f"{exact} of {WRITTEN} exact · {time.perf_counter() - start:.1f} s · {saved_files(folder)}")
     console.print(f"next: jaxformer generate {quoted(out)} --prompt {task.decode_source(held_out.source[-1])}")
+
+
+def first_of(held_out: Pairs) -> Pairs:
+    """Return the held-out pairs that are decoded at the end."""
+    return Pairs(held_out.source[:WRITTEN], held_out.target[:WRITTEN])
 
 
 def held_out_key(seed: int) -> jax.Array:

@@ -14,7 +14,6 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from jaxformer.config.configuration import FixedTable
 from jaxformer.errors import InputError, printable
 from jaxformer.runs.orbax_errors import tell_unraisable
 from jaxformer.runtime.compilation_cache import stated
@@ -83,6 +82,8 @@ def _terminal(arguments: Sequence[str]) -> Iterator[None]:
 def _with_files() -> contextlib.AbstractContextManager[Any]:
     """Context manager: a FixedTable is read from a file, and an empty path, which would be the current folder, is refused."""
     from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+    from jaxformer.config.configuration import FixedTable  # imports numpy
 
     registry = ConstructorRegistry()
 

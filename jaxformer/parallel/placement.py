@@ -17,6 +17,7 @@ from jaxtyping import Array, PyTree
 from jaxformer.errors import ConfigError
 from jaxformer.parallel.mesh import current, traced_for
 from jaxformer.pytree import is_stacked, map_named, named_leaves
+from jaxformer.runtime.xla_options import known
 from jaxformer.validation.fields import check_kind
 
 AXES_OF = {
@@ -169,7 +170,8 @@ def is_spec(leaf: Any) -> bool:
 def init(build: Callable[..., T], *given: Any) -> T:
     """Compute build(*given), jitted: every device computes its own part of a model or train state, and none holds the whole."""
     where = None if current() is None else shardings(jax.eval_shape(build, *given))
-    return jax.jit(build, out_shardings=where)(*given)
+    quick = known({"xla_backend_optimization_level": 1}) if jax.default_backend() == "cpu" else {}  # compiled once, run once
+    return jax.jit(build, out_shardings=where, compiler_options=quick)(*given)
 
 
 def put(tree: PyTree, rules: Table = AXES_OF) -> PyTree:

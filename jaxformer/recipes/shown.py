@@ -59,7 +59,7 @@ class EvaluationTable:
         self.console.print(*(format(line[name], form) for name, form in self.columns.values()), f"{left:>7}")
 
 
-def show_predictions(console: Console, task: Task, model: EncoderDecoder, pairs: Pairs, *, show: int) -> int:
+def show_predictions(console: Console, task: Task, pairs: Pairs, model: EncoderDecoder, *, show: int) -> int:
     """Decode targets token by token, print the first `show` of them, and return how many are exact."""
     source = np.asarray(pairs.source)
     ids = translate(model, source, pairs.target.shape[1] - 1, start=SOS, eos=EOS, valid=source != PAD)

@@ -1,11 +1,19 @@
 """jax.jit with the compile options of a class of programs: the kernel library that is fastest here, without known faults."""
 
 import functools
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from jaxformer.runtime.products import Library, Work, library, options, work_of
+
+_work = threading.local()
+"""`asked` is True in a thread that only asks for compiled programs, and runs none."""
+
+
+class _AskedError(Exception):
+    """Ends the work of `ahead`, which has asked for its program."""
 
 
 class jit:  # noqa: N801  a substitute for jax.jit
@@ -20,6 +28,7 @@ class jit:  # noqa: N801  a substitute for jax.jit
         self._f, self._how = f, how
         self._work: Work | None = work
         self._compiled: dict[Library | None, Any] = {}
+        self._ahead: Future[Any] | None = None
 
     @functools.cached_property
     def plain(self) -> Any:
@@ -39,7 +48,15 @@ class jit:  # noqa: N801  a substitute for jax.jit
         return self._compiled[name]
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        return (self.compiled(given, named) if _is_outside() else self.plain)(*given, **named)
+        if not _is_outside():
+            return self.plain(*given, **named)
+        if getattr(_work, "asked", False):
+            self._ahead = _compiler().submit(self.lower(*given, **named).compile)
+            raise _AskedError
+        if self._ahead is not None:
+            wait([self._ahead])
+            self._ahead = None
+        return self.compiled(given, named)(*given, **named)
 
     def lower(self, *given: Any, **named: Any) -> Any:
         """Lower as jax.jit(f).lower does."""
@@ -56,6 +73,29 @@ class jit:  # noqa: N801  a substitute for jax.jit
 
     def _cache_size(self) -> int:
         return sum(each._cache_size() for each in self._compiled.values())
+
+
+def ahead(call: Callable[..., Any], *given: Any, **named: Any) -> None:
+    """Compile the first program of call(*given) in a thread, and run nothing: the call itself, later, finds it compiled.
+
+    Does nothing in a group of processes, which compile together.
+    """
+    import jax
+
+    if jax.process_count() > 1:
+        return
+    _work.asked = True
+    try:
+        call(*given, **named)
+    except _AskedError:
+        pass
+    finally:
+        _work.asked = False
+
+
+@functools.cache
+def _compiler() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="compiler")
 
 
 def _is_outside() -> bool:

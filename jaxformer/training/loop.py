@@ -24,6 +24,7 @@ from jaxformer.runs.checkpoint import save_state
 from jaxformer.runs.folder import RunFolder, kept_states
 from jaxformer.runs.lock import check_held
 from jaxformer.runs.metrics import Goal, Pace, clock, is_last
+from jaxformer.runtime.jit import ahead
 from jaxformer.runtime.refusals import refusal
 from jaxformer.runtime.shutdown import Held, held
 from jaxformer.training.diagnostics import (
@@ -67,6 +68,8 @@ class Plan:
     examine: Examine | None = None
     """Function that describes a step whose loss or gradient is not finite."""
     goal: Goal | None = None
+    later: tuple[Callable[[Any], Any], ...] = ()
+    """Functions that the recipe calls with the trained model; their programs are compiled while the first steps are taken."""
     is_followed: bool = False
     """True if the recipe computes more with the trained weights: a run stopped after its last line is then continued too."""
 
@@ -112,6 +115,7 @@ def _take_course(course: "_Course", plan: Plan, train_steps: Callable[[TrainStat
     with held(course.rescue) as stop, ThreadPoolExecutor(1) as beside, _progress(course.console) as progress:
         saves = _Saves(course.run, stop.gate, beside)
         task = progress.add_task("", total=plan.steps, completed=course.step, loss=math.nan, speed=0.0, left="")
+        later = [*plan.later, plan.evaluate]
         done = course.begin()
         course.code, course.why = asked(stop)
         while not (done or course.code):
@@ -119,6 +123,8 @@ def _take_course(course: "_Course", plan: Plan, train_steps: Callable[[TrainStat
             n = from_first(lambda due=due: min(course.pace.size, due - course.step))
             with timed("step", course.step + 1):
                 course.took(n, *train_steps(course.state, jnp.int32(n)))
+            while later:
+                ahead(later.pop(), course.state.model)
             progress.update(task, completed=course.step, **course.shown())
             course.code, course.why = asked(stop)
             if course.code or course.step == due:

@@ -16,7 +16,7 @@ from jaxformer.recipes.prepare import FORMER_PRODUCTS, recipe_of
 from jaxformer.recipes.settings import Shakespeare
 from jaxformer.runs.folder import RunFolder
 from jaxformer.runtime import products
-from jaxformer.runtime.jit import jit
+from jaxformer.runtime.jit import ahead, jit
 from jaxformer.runtime.known_programs import PROGRAMS
 from jaxformer.runtime.products import (
     LIBRARIES,
@@ -261,3 +261,35 @@ def test_the_doctor_shows_the_choice(cache, monkeypatch):
     lines = [*doctor.libraries()]
     assert len(lines) == 3
     assert "large models in training: ynnpack (measured: onednn+ynnpack 3000.0 ms" in lines[1]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_program_that_is_asked_for_ahead_is_run_only_when_called_and_found_compiled(asked, caplog):
+    ran = []
+
+    @jit
+    def plus_one(x):
+        return x + 1
+
+    def work(x):
+        ran.append(float(plus_one(x)))
+
+    x = jnp.float32(2)
+    if asked:
+        ahead(work, x)
+    assert not ran
+    with jax.log_compiles():
+        work(x)
+        work(x)
+    assert ran == [3.0, 3.0]
+    assert any("XLA compilation of jit(plus_one)" in message for message in caplog.messages) is not asked
+
+
+def test_what_fails_ahead_fails_at_the_call_and_the_next_program_runs():
+    @jit
+    def f(x):
+        return x @ x
+
+    with pytest.raises(TypeError, match="dot_general"):
+        ahead(f, jnp.ones((2, 3)))
+    assert f(jnp.eye(2)).sum() == 2
