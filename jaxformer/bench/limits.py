@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
+
+import numpy as np
 
 from jaxformer.bench.problems import Training, Writing
 from jaxformer.config.models import BlockConfig, EncoderDecoderConfig, ModelConfig
@@ -72,6 +75,16 @@ def best(work: Callable[[], object]) -> float:
         work()
         seconds.append(time.perf_counter() - start)
     return min(seconds)
+
+
+def pace() -> float:
+    """Time a fixed piece of work, in seconds: it changes only as the machine does."""
+    work, seconds = np.ones((512, 512), np.float32), []
+    for _ in range(3 * REPEATS):
+        start = time.perf_counter()
+        np.matmul(work, work)
+        seconds.append(time.perf_counter() - start)
+    return median(seconds)
 
 
 def load() -> float | None:

@@ -3,7 +3,7 @@ jax nor torch."""
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,6 +17,8 @@ from jaxformer.bench.limits import Peak
 from jaxformer.errors import InputError
 
 FORMAT = 1
+NOISE = 0.1
+"""Difference of the machine's own speed, between two rounds, up to which they are compared."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class SideResult:
     seconds: list[float]
     """Seconds per unit, for each round."""
     figures: dict[str, float]
-    """Peak memory in bytes, threads, losses, as far as known."""
+    """Peak memory in bytes, threads, losses, and how far the work is `apart` from jaxformer's, as far as known."""
 
     @property
     def median(self) -> float:
@@ -52,6 +54,13 @@ class Result:
     """Results of the sides by name, jaxformer first."""
     skipped: dict[str, str]
     """Peers that were not measured -> reason."""
+    paces: list[float] = field(default_factory=list)
+    """Seconds that a fixed piece of work took around each round."""
+
+    @property
+    def noise(self) -> float:
+        """Ratio of the machine's speeds in its fastest and slowest round, less 1."""
+        return max(self.paces) / min(self.paces) - 1 if self.paces else 0.0
 
     @property
     def best_peer(self) -> str | None:
@@ -103,7 +112,7 @@ def add_results(path: Path, results: list[Result]) -> None:
 
 
 GROUPS = {"train": "a training step", "generate": "writing", "start": "from the start of the process"}
-HEADS = ("side", "median", "least to most", "jaxformer is", "of the peak", "memory")
+HEADS = ("side", "median", "least to most", "jaxformer is", "apart", "of the peak", "memory")
 
 
 def show(console: Console, result: Result) -> None:
@@ -120,6 +129,8 @@ def show(console: Console, result: Result) -> None:
     console.print(table)
     for peer, reason in result.skipped.items():
         console.print(f"{peer} skipped: {reason}", markup=False)
+    if result.noise > NOISE:
+        console.print(f"the machine's own speed varied by {100 * result.noise:.0f} % in these rounds; ratios vary with it")
 
 
 def row(result: Result, peer: str, side: SideResult) -> list[str]:
@@ -129,7 +140,7 @@ def row(result: Result, peer: str, side: SideResult) -> list[str]:
     part = "" if result.group == "start" else f"{100 * result.part(peer):.0f} %"
     threads = int(side.figures.get("threads", 0))
     named = f"{peer}, {threads} thread{'s' * (threads > 1)}" if threads else peer
-    return [named, duration(side.median), spread, ratio, part, memory(side)]
+    return [named, duration(side.median), spread, ratio, "" if peer == JAXFORMER else apart(side), part, memory(side)]
 
 
 def summary(results: Sequence[Result]) -> str:
@@ -150,6 +161,11 @@ def against_best(result: Result) -> str:
 def duration(seconds: float) -> str:
     """Format seconds with three digits."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def apart(side: SideResult) -> str:
+    """Format how far a side's loss or tokens are from jaxformer's, relative; '' if unknown."""
+    return f"{side.figures['apart']:.0e}".replace("0e+00", "0") if "apart" in side.figures else ""
 
 
 def memory(side: SideResult) -> str:

@@ -162,6 +162,7 @@ def faked(monkeypatch):
     monkeypatch.setattr(measure, "ask_once", lambda *_, **__: {"flops": 1e9, "bytes": 1e6})
     monkeypatch.setattr(commands, "ask_once", lambda *_: {"flops": 1e11, "bandwidth": 1e10})
     monkeypatch.setattr(limits, "load", lambda: 0.0)
+    monkeypatch.setattr(limits, "pace", lambda: 1.0)
     return told
 
 
@@ -183,6 +184,26 @@ def test_sides_are_warm_before_they_are_timed_in_turn(faked):
     assert result.best_peer == "torch"
     assert [len(side.seconds) for side in result.sides.values()] == [3, 3, 3]
     assert result.sides[JAXFORMER].seconds[0] == pytest.approx((1 + 7) / ITEM.repeats)
+
+
+@pytest.mark.parametrize(
+    ("paces", "kept", "noise"),
+    [
+        ([1.0, 1.0, 1.05, 1.0], [1, 2, 3], ""),  # before and after each round
+        ([1.0, 1.0, 1.5, 1.0, 1.0, 1.0], [1, 4, 5], ""),
+        ([1.0, 1.0, 1.5, 1.0, 1.3, 1.0, 1.2], [1, 4, 6], "varied by 30 %"),
+    ],
+)
+def test_rounds_of_a_slow_machine_are_repeated_once_and_noise_is_told(faked, monkeypatch, capsys, tmp_path, paces, kept, noise):
+    left = iter(paces)
+    monkeypatch.setattr(limits, "pace", lambda: next(left))
+    monkeypatch.setattr(Fake, "round", lambda self: self.act("round") or float(Fake.log.count(f"{self.peer} round")))
+    path = tmp_path / "bench.json"
+    bench([ITEM._replace(repeats=1)], PLAN, Outputs(json=path, chart=None))
+    assert next(left, None) is None
+    assert {tuple(side.seconds) for side in read_results(path)[0].sides.values()} == {tuple(kept)}
+    shown = capsys.readouterr().out
+    assert (noise in shown) if noise else ("varied" not in shown)
 
 
 @pytest.mark.parametrize("where", ["check", "warm up", "round", "loss"])
@@ -232,7 +253,9 @@ def test_other_work_is_refused_before_anything_is_timed(faked, wanted, found, sa
 @pytest.mark.torch
 def test_float32_may_differ_in_its_last_digits(faked):
     faked["torch"] = {"check": [2.00001]}
-    assert "torch" in measured()[0].sides
+    sides = measured()[0].sides
+    assert sides["torch"].figures["apart"] == pytest.approx(5e-6, rel=1e-3)
+    assert sides["twin"].figures["apart"] == 0
 
 
 @pytest.mark.torch
@@ -261,7 +284,10 @@ def test_a_loaded_machine_is_told(faked, monkeypatch, capsys, before, said):
 
 def example(name: str = "W2", group: str = "train", **seconds: list[float]) -> Result:
     seconds = seconds or {JAXFORMER: [0.010, 0.011, 0.012], "twin": [0.030, 0.033, 0.036], "torch": [0.020, 0.022, 0.030]}
-    sides = {peer.replace("_", "-"): SideResult(times, {"memory": 5e8, "threads": 2}) for peer, times in seconds.items()}
+    sides = {
+        peer.replace("_", "-"): SideResult(times, {"memory": 5e8, "threads": 2, "apart": 3e-8})
+        for peer, times in seconds.items()
+    }
     described = {"processor": "a processor", "cores": 2, "jax": "0.10.2", "torch": "2.13.0"}
     return Result(group, name, f"the work {name}: its sizes", "step", 1e9, 1e6, Peak(1e12, 1e10), described, sides, {})
 
@@ -292,9 +318,9 @@ def test_results_as_markdown():
     assert lines[0].startswith(
         "2 cores of a processor; jax 0.10.2, torch 2.13.0; float32 products of 1024 x 1024 at 1000 GFLOP/s"
     )
-    assert lines[2] == "| a training step | side | median | least to most | jaxformer is | of the peak | memory |"
-    assert lines[4] == "| the work W2: its sizes | jaxformer, 2 threads | 11 ms | 10 ms to 12 ms |  | 9 % | 0.50 GB |"
-    assert lines[6] == "|  | torch, 2 threads | 22 ms | 20 ms to 30 ms | 2.00 x | 5 % | 0.50 GB |"
+    assert lines[2] == "| a training step | side | median | least to most | jaxformer is | apart | of the peak | memory |"
+    assert lines[4] == "| the work W2: its sizes | jaxformer, 2 threads | 11 ms | 10 ms to 12 ms |  |  | 9 % | 0.50 GB |"
+    assert lines[6] == "|  | torch, 2 threads | 22 ms | 20 ms to 30 ms | 2.00 x | 3e-08 | 5 % | 0.50 GB |"
     assert [line for line in lines if "W3" in line] == [lines[7]]
     assert short_markdown([cold, example("W3"), example()]).splitlines()[2:] == [
         "| a training step | the work W2 **2.0**, the work W3 **2.0** |",
