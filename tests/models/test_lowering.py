@@ -18,7 +18,7 @@ from jaxformer.data.tasks import Pairs
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss
-from jaxformer.training.step import train_state, train_step
+from jaxformer.training.step import make_train_steps, train_state, train_step
 from parity_tests.support.helpers import usually
 
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -116,3 +116,18 @@ def test_decoding_is_lowered_for_every_platform(name, way, monkeypatch):
     on_cpu, elsewhere = loops_of(programs)
     encodes = not isinstance(config, GPTConfig) and config.n_layers > 1
     assert on_cpu < elsewhere if encodes else on_cpu == elsewhere, "an encoder has no cache; what has one is rolled once"
+
+
+def test_a_run_on_an_accelerator_stays_on_it_in_float32_and_reuses_its_state():
+    config = SHALLOW["gpt2_small"]
+    steps = make_train_steps(next_token_loss, OPTIMIZER, lambda data, key: data)
+    state = jax.eval_shape(lambda model: train_state(model, OPTIMIZER), jf.abstract(config))
+    ids = ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
+    traced = steps.run.args[0].trace(state, ids, key(), jnp.int32(5))
+    for platform in ("cuda", "tpu"):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert "f64" not in text
+        assert "callback" not in text
+        assert "stablehlo.while" in text, "all steps are one program"
+        donated = text.count("jax.buffer_donor") + text.count("tf.aliasing_output")
+        assert donated == len(jax.tree.leaves(state)), "the state's memory is used for the next one"
