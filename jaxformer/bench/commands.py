@@ -20,7 +20,7 @@ from jaxformer.cli.flags import parse
 from jaxformer.errors import InputError
 from jaxformer.validation.fields import check_size
 
-WIDTH = 100
+WIDTH = 112
 """Minimum width of the tables, in columns."""
 IDLE = 0.25
 """Load per core up to which a machine counts as idle."""

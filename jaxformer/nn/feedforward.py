@@ -50,6 +50,6 @@ class FeedForward(nnx.Module):
         self.down = Linear(config.d_ff, config.d_model, config.feed_forward_bias)
 
     def __call__(self, x: Float[Array, "B T D"], key: PRNGKeyArray | None = None) -> Float[Array, "B T D"]:
-        activation = ACTIVATIONS[self.activation]
+        activation = jax.checkpoint(ACTIVATIONS[self.activation])  # made again backwards: less to keep, and to read
         hidden = activation(self.up(x)) if self.gate is None else activation(self.gate(x)) * self.up(x)
         return self.down(dropout(hidden, self.dropout_rate, key))

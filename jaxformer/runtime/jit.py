@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from jaxformer.runtime.memory import give_back_freed_memory
 from jaxformer.runtime.products import Library, Work, library, options, work_of
 
 _work = threading.local()
@@ -56,6 +57,9 @@ class jit:  # noqa: N801  a substitute for jax.jit
         if self._ahead is not None:
             wait([self._ahead])
             self._ahead = None
+        if not self._compiled:
+            self.lower(*given, **named).compile()  # the call below finds it
+            give_back_freed_memory()  # which the compiler took, and which would add to what the program takes
         return self.compiled(given, named)(*given, **named)
 
     def lower(self, *given: Any, **named: Any) -> Any:

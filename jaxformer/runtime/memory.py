@@ -57,3 +57,9 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         for option, size in OPTIONS.items():
             libc.mallopt(option, size)
+
+
+def give_back_freed_memory() -> None:
+    """Make glibc's malloc return what is free to the system, as after a compilation, which takes hundreds of MB."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

@@ -68,8 +68,8 @@ def test_a_train_step_has_the_tricks_of_its_platform(name):
         return train_step(train_state(model, OPTIMIZER), batch, key, loss=loss, optimizer=OPTIMIZER)
 
     programs = lowered(step.trace(jf.abstract(config), batch, key()))
-    barriers = {platform for platform, text in programs.items() if "optimization_barrier" in text}
-    assert barriers == {"cpu"}, "the gradient of a weight is transposed by hand on CPU alone"
+    barriers = {platform: text.count("optimization_barrier") for platform, text in programs.items()}
+    assert barriers["cpu"] > barriers["cuda"] == barriers["tpu"], "the gradient of a weight is transposed by hand on CPU alone"
     copies = {platform for platform, text in programs.items() if 'inlineable = "false"' in text}
     assert copies == {"cpu"}, "what is transposed is copied by itself"
     on_cpu, elsewhere = loops_of(programs)

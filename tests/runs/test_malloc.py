@@ -35,3 +35,30 @@ def page_faults(how: str) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="an option of glibc")
 def test_freed_memory_is_kept():
     assert page_faults("kept") < 100 < page_faults("given back")
+
+
+HELD = """
+import ctypes, sys
+from pathlib import Path
+from jaxformer.runtime.memory import give_back_freed_memory
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+places = [libc.malloc(ctypes.c_size_t(2**16)) for _ in range(1000)]
+for place in places:
+    ctypes.memset(place, 1, 2**16)
+for place in places[:-1]:
+    libc.free(place)  # the last one keeps the heap from shrinking by itself
+if sys.argv[1] == "given back":
+    give_back_freed_memory()
+print(int(Path("/proc/self/statm").read_text().split()[1]) * 4096)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a function of glibc")
+def test_what_the_compiler_freed_is_given_back():
+    held, given_back = (
+        int(subprocess.run([sys.executable, "-c", HELD, how], capture_output=True, text=True, check=True).stdout)
+        for how in ("held", "given back")
+    )
+    assert held - given_back > 5e7
