@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 
 from jaxformer.convert.rules import Family
-from jaxformer.errors import JaxformerError, ParityError, message_of
+from jaxformer.errors import InputError, JaxformerError, ParityError, message_of
 from jaxformer.io.atomic import refuse_existing
 from jaxformer.parity.attribute.checks import CHECK_NAMES, chosen_checks, needs_of, run_checks
 from jaxformer.parity.attribute.comparison import Comparison, Result, environment
@@ -20,6 +20,8 @@ from jaxformer.parity.numerics.metrics import TOLERANCES, error, over
 from jaxformer.parity.probe import never_passed
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.report.two_jax import REFERENCE, named_as_jax
+from jaxformer.parity.runs.jax_reference import record_jax
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.runs.session import SECONDS
 from jaxformer.parity.runs.training_mode import TorchInTraining
@@ -35,7 +37,16 @@ from jaxformer.parity.trace.suspect_operations import torch_draws
 from jaxformer.parity.trace.torch_hooks import TorchState, one_if_small, torch_state
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.trainers import TrainingSpec
-from jaxformer.parity.validate import Mode, check_later, checked_jax, checked_seconds, checked_torch, evaluating
+from jaxformer.parity.validate import (
+    Mode,
+    check_later,
+    checked_inputs,
+    checked_jax,
+    checked_seconds,
+    checked_torch,
+    evaluating,
+    is_jax,
+)
 from jaxformer.validation.fields import check_choice, check_path
 
 
@@ -56,6 +67,10 @@ def compare(
     isolate: bool = False,
 ) -> Report:
     """Compare a torch module with a JAX model on the same `inputs`.
+
+    The first model may be a JAX model too, such as the port before a change, or in Linen. It then stands for torch wherever
+    this text says torch, and the report calls the sides the reference and the port. Tiers A and B compare them in inference
+    mode, without `training` and `generate`.
 
     The JAX model is a Flax NNX module, a pytree of modules such as Equinox's, or the parameters that `call_jax` gives to a
     Linen module or a plain function (see `tap`). `rules` tell which tensors correspond; tensors without a rule are matched by
@@ -83,6 +98,17 @@ def compare(
         calls, judged = {"call_torch": call_torch, "call_jax": call_jax}, {"rules": rules, "checks": checks, "tier": tier}
         later = {"mode": mode, "training": training, "generate": generate, "search_seconds": search_seconds}
         return isolated(compare, torch_model, jax_model, inputs, **calls, **judged, **later)
+    if is_jax(torch_model):
+        later = {"mode": mode == "train", "training": training is not None, "generate": generate is not None}
+        if asked := [name for name, wanted in later.items() if wanted]:
+            raise InputError(f"{asked[0]} is compared with torch alone; leave it out where both sides are JAX")
+        try:
+            reference = record_model(torch_model, inputs, call_torch, tier=tier, checks=checks)
+        except ParityError as error:
+            return named_as_jax(collected(_failed(error), tier, [check.name for check in chosen_checks(checks, tier)]))
+        return check(
+            reference, jax_model, rules=rules, call_jax=call_jax, checks=checks, tier=tier, search_seconds=search_seconds
+        )
     opened = open_modules(jax_model)
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(opened.tree, rules, call_jax)
     check_later(training, generate)
@@ -162,16 +188,38 @@ def dump(
 ) -> Reference:
     """Record the torch side of a comparison in a folder, for `check` where torch is not installed.
 
+    A JAX model may stand for torch, as in `compare`, for example to check the same model under another version of JAX.
     The folder is written atomically: it appears complete or not at all. Raises InputError if it exists, and ParityError if
     torch cannot be recorded.
     """
     refuse_existing(folder := check_path("folder", folder))
-    arrays = checked_torch(torch_model, inputs, call_torch)
-    outputs = Outputs()
-    recorded = record_torch(torch_model, arrays, outputs.of_torch(call_torch), tier=tier, checks=checks, mode=mode)
-    reference = replace(recorded, outputs=outputs.names)
+    reference = record_model(torch_model, inputs, call_torch, tier=tier, checks=checks, mode=mode)
     save(reference, folder)
     return reference
+
+
+def record_model(
+    model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: Tier, checks: tuple[str, ...], mode: Mode = "eval"
+) -> Reference:
+    """Record a torch or a JAX model, with the names of its outputs."""
+    outputs = Outputs()
+    if not is_jax(model):
+        arrays = checked_torch(model, inputs, call)
+        recorded = record_torch(model, arrays, outputs.of_torch(call), tier=tier, checks=checks, mode=mode)
+        return replace(recorded, outputs=outputs.names)
+    if mode == "train":
+        raise InputError("mode is 'train'; a JAX model is recorded in inference mode")
+    opened, arrays = open_modules(model), checked_inputs(inputs)
+    checked_jax(opened.tree, None, call, "call_torch")
+    needs = needs_of(chosen_checks(checks, tier))
+    call = outputs.of_torch(opened.given(call))
+    recorded = record_jax(opened.tree, arrays, call, tier=tier, gradients="gradients" in needs)
+    return replace(recorded, outputs=outputs.names)
+
+
+def _failed(error: Exception) -> Iterator[Result]:
+    raise error
+    yield
 
 
 def check(
@@ -202,7 +250,8 @@ def check(
         yield from run_checks(comparison, chosen)
 
     report = collected(results(), tier, [check.name for check in chosen])
-    return replace(report, not_covered=[*report.not_covered, *outputs.left_out()])
+    report = replace(report, not_covered=[*report.not_covered, *outputs.left_out()])
+    return named_as_jax(report) if REFERENCE in recorded.environment else report
 
 
 def trained(torch_model: Any, candidate: Candidate, training: TrainingSpec) -> Iterator[Result]:

@@ -15,6 +15,7 @@ from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.pairing.buffers import typed_constants
 from jaxformer.parity.probe import is_torch
 from jaxformer.parity.runs.load_weights import has_shapes_alone
+from jaxformer.parity.trace.pytree_modules import open_modules
 from jaxformer.parity.trace.reference import Call, apply
 from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.pytree import named_leaves, named_weights
@@ -44,7 +45,7 @@ def checked_torch(torch_model: Any, inputs: Any, call_torch: Call) -> tuple[np.n
         from torch import nn
 
     if not isinstance(torch_model, nn.Module):
-        raise InputError(f"the torch model is {type_of(torch_model)}; give a torch.nn.Module")
+        raise InputError(f"the torch model is {type_of(torch_model)}; give a torch.nn.Module, or a JAX model to compare with")
     check_function("call_torch", call_torch, "a function of the model and its inputs")
     for name, tensor in (*torch_model.named_parameters(), *torch_model.named_buffers()):
         if tensor.is_meta:
@@ -58,6 +59,11 @@ def checked_torch(torch_model: Any, inputs: Any, call_torch: Call) -> tuple[np.n
             if tensor.is_complex():
                 raise InputError(f"{held}; complex parameters are not compared: hold two of floats, real and imaginary")
             raise InputError(f"{held}; give it in float32: model.float()")
+    return checked_inputs(inputs)
+
+
+def checked_inputs(inputs: Any) -> tuple[np.ndarray, ...]:
+    """Return the inputs as arrays; InputError if one is not an array."""
     if not isinstance(inputs, (tuple, list)):
         named = ", and their names in call_torch and call_jax" if isinstance(inputs, Mapping) else ", (x,) for one"
         raise InputError(f"inputs is {type_of(inputs)}; give a tuple of arrays{named}")
@@ -87,24 +93,37 @@ def check_later(training: Any, generate: Any) -> None:
             check_function("generate", function, wanted)
 
 
-def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> Family | None:
-    """Return the family of the rules, if any; InputError for a model that is not a JAX model, or invalid rules."""
-    check_function("call_jax", call_jax, "a function of the model and its inputs")
+def is_jax(model: Any) -> bool:
+    """True for an NNX module, a pytree of modules, and a tree of arrays."""
+    leaves = [] if is_torch(model) else jax.tree.leaves(open_modules(model).tree)
+    return bool(leaves) and all(isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves)
+
+
+def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call, name: str = "call_jax") -> Family | None:
+    """Return the family of the rules, if any; InputError for a model that is not a JAX model, or invalid rules.
+
+    `name` is that of the argument `call_jax`.
+    """
+    check_function(name, call_jax, "a function of the model and its inputs")
     if is_torch(jax_model) or isinstance(jax_model, linen.Module):
         kind = "torch" if is_torch(jax_model) else "Linen"
-        raise InputError(f"the JAX model is a {kind} module; give an NNX module, or parameters and call_jax(params, *inputs)")
+        raise InputError(f"the JAX model is a {kind} module; give an NNX module, or parameters and {name}(params, *inputs)")
     if isinstance(jax_model, Mapping) and call_jax is apply:
-        raise InputError("the JAX model is a tree of parameters; give call_jax(params, *inputs) too")
+        raise InputError(f"the JAX model is a tree of parameters; give {name}(params, *inputs) too")
     if jax_model is None or not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(jax_model)):
         found = f"the JAX model is {type_of(jax_model)}, which is not a tree of arrays"
-        raise InputError(f"{found}; give an NNX module, or parameters and call_jax(params, *inputs)")
-    for name, leaf in named_leaves(jax_model).items():
+        raise InputError(f"{found}; give an NNX module, or parameters and {name}(params, *inputs)")
+    for leaf_name, leaf in named_leaves(jax_model).items():
         if type(leaf).__module__.split(".")[0] == "torch":
-            raise InputError(f"the JAX model holds torch's tensors, first {name}; give arrays: {name}.detach().numpy()")
+            raise InputError(
+                f"the JAX model holds torch's tensors, first {leaf_name}; give arrays: {leaf_name}.detach().numpy()"
+            )
     constants = typed_constants(jax_model)
-    for name, leaf in named_weights(jax_model).items():
-        if leaf.dtype.itemsize < SINGLE and name not in constants:
-            raise InputError(f"the JAX model holds {leaf.dtype}, first {name}; give it in float32: it is compared in float64")
+    for leaf_name, leaf in named_weights(jax_model).items():
+        if leaf.dtype.itemsize < SINGLE and leaf_name not in constants:
+            raise InputError(
+                f"the JAX model holds {leaf.dtype}, first {leaf_name}; give it in float32: it is compared in float64"
+            )
     if rules is not None:
         return find_family(rules, "rules")
     if has_shapes_alone(jax_model):

@@ -15,6 +15,7 @@ from jaxformer.parity.report.html_parts import (
     training,
 )
 from jaxformer.parity.report.text import count, figure
+from jaxformer.parity.report.two_jax import worded_html
 
 SHOWN = 8
 """Number of diverging modules shown at first; the others can be unfolded."""
@@ -22,7 +23,7 @@ SHOWN = 8
 
 def page(report: ReportData) -> str:
     """Render the whole page."""
-    body = together(
+    found = together(
         verdict(report),
         reasons(report),
         checks(report),
@@ -34,9 +35,8 @@ def page(report: ReportData) -> str:
         all_modules(report),
         taps(report),
         not_covered(report),
-        environment(report),
-        traceback(report),
     )
+    body = together(Markup(worded_html(found, report.environment)), environment(report), traceback(report))
     script = resource("html.js")
     html = tag("html", head(report.verdict, script), tag("body", tag("main", body), tag("script", Markup(script))), lang="en")
     return f"<!doctype html>\n{html}\n"

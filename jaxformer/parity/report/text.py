@@ -12,6 +12,7 @@ from rich.text import Text
 from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report.data import Module, ReportData, Status, Step
 from jaxformer.parity.report.summarize import part_of, say_names
+from jaxformer.parity.report.two_jax import worded
 
 
 def figure(value: float) -> str:
@@ -58,7 +59,7 @@ def note_lines(report: ReportData) -> list[str]:
         for side, names in (("jax", jax_calls), ("torch", report.torch_only))
         if names
     ]
-    lines += [f"not compared by themselves: {'; '.join(unpaired)}"] if unpaired else []
+    lines += [worded(f"not compared by themselves: {'; '.join(unpaired)}", report.environment)] if unpaired else []
     return lines + ([f"not covered by this run: {', '.join(report.not_covered)}"] if report.not_covered else [])
 
 
@@ -149,10 +150,10 @@ def markdown(report: ReportData) -> str:
         section("Not covered by this run", bullets(map(prose, report.not_covered))),
         section("JAX calls not compared by themselves", bullets(map(code, report.jax_only))),
         section("torch calls not compared by themselves", bullets(map(code, report.torch_only))),
-        section("Environment", environment(report)),
-        section("Traceback", traceback(report)),
     ]
-    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+    said = [worded("\n".join(lines), report.environment) for lines in parts if lines]
+    of_packages = [section("Environment", environment(report)), section("Traceback", traceback(report))]
+    return "\n\n".join([*said, *("\n".join(lines) for lines in of_packages if lines)]) + "\n"
 
 
 def checks(report: ReportData) -> list[str]:

@@ -71,7 +71,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
         probing = _Probing(probes)
         arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
-        outputs, seen = _observed(model, call, arrays, probing)
+        outputs, seen = observed(model, call, arrays, probing)
         noted.update(seen)
         found = probing.found | {CALL: list(outputs)}  # their gradients are the cotangents
         order[:], taps[:] = found, probing.taps
@@ -101,9 +101,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     )
 
 
-def _observed(
-    model: Any, call: Callable[..., Any], arrays: list[Any], probing: "_Probing"
-) -> tuple[Sequence[Any], dict[str, Any]]:
+def observed(model: Any, call: Callable[..., Any], arrays: list[Any], probing: Any) -> tuple[Sequence[Any], dict[str, Any]]:
     """Return the outputs of call(model, *arrays), and the fields of a NormalRun that are observed during the call."""
     suspected = suspect_operations(lambda: probing.running[-1])
     with (

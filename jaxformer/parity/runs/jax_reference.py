@@ -1,0 +1,162 @@
+"""A JAX model as the reference of a comparison: all that it computes, recorded as it is of a torch model."""
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import InputError
+from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
+from jaxformer.parity.numerics.float_masks import is_mask
+from jaxformer.parity.pairing.buffers import path_of, typed_constants
+from jaxformer.parity.pairing.modules import numbered_stacks
+from jaxformer.parity.report.two_jax import REFERENCE
+from jaxformer.parity.runs.end_to_end import observed
+from jaxformer.parity.runs.load_weights import joined, parted, ready
+from jaxformer.parity.trace.call_records import Record, arrays_in, replaced
+from jaxformer.parity.trace.call_sites import CALL, Site, ancestors
+from jaxformer.parity.trace.jax_hooks import run_once
+from jaxformer.parity.trace.outputs import Call, several, side_by_side
+from jaxformer.parity.trace.reference import LOW_PRECISION, Reference, Tier, saying
+from jaxformer.pytree import named_weights
+from jaxformer.runtime.xla_options import exact
+
+WHERE = "the reference, in float64"
+
+
+def record_jax(model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: Tier, gradients: bool) -> Reference:
+    """Run a JAX model in float64, and in float32 for tier B; record every call, and gradients if requested.
+
+    Weights of stacked layers are recorded layer by layer, under the paths of the layers' calls. The model's own rounding judges
+    the other one in float32; there is no bfloat16. Raises ParityError if the model cannot run.
+    """
+    if tier == "C":
+        raise InputError("tier C judges bfloat16 by the rounding error of torch; where both sides are JAX, give tier A or B")
+    held = set(typed_constants(model))
+    with saying("the reference, in float32"):
+        low = {name: _in_float32(model, inputs, call) for name in LOW_PRECISION[tier]}
+    with jax_float64(), saying(WHERE):
+        model64 = ready(to_float64(model), training=False)
+        found = _Run(model64, call, inputs, held)
+        calls, outputs, sent, back = found.recorded(gradients=gradients)
+    stacks = numbered_stacks(site.path for site in calls)
+    named = named_weights(model)
+    weights = {path_of(name, model): leaf for name, leaf in named.items() if name not in held}
+    buffers = {path_of(name, model): leaf for name, leaf in named.items() if name in held}
+    return Reference(
+        inputs=inputs,
+        weights=by_layer(weights, stacks, np.float32),
+        output=side_by_side(outputs),
+        cotangent=side_by_side(sent),
+        gradients={**by_layer(back[0], stacks, np.float64), **back[1]} if gradients else {},
+        buffers=by_layer(buffers, stacks, np.float32),
+        low_precision=low,
+        calls={**calls, CALL: Record((), outputs, (), back_to(outputs, sent))},
+        environment={REFERENCE: f"jax {jax.__version__}"},
+    )
+
+
+def back_to(outputs: tuple[np.ndarray, ...], sent: tuple[np.ndarray, ...]) -> tuple[np.ndarray | None, ...]:
+    """Return the cotangents of the outputs that hold floats, None for the others."""
+    return tuple(each if array.dtype.kind == "f" else None for each, array in zip(sent, outputs, strict=True))
+
+
+def by_layer(leaves: Mapping[str, Any], stacks: Container[str], dtype: Any) -> dict[str, np.ndarray]:
+    """Return arrays by name; of a stack whose layers are called one by one, an array for each layer, as 'blocks.0.kernel'."""
+    found = {}
+    for name, leaf in leaves.items():
+        array, stack = np.asarray(leaf, dtype), next((at for at in ancestors(name) if at in stacks), None)
+        rest = "" if stack is None else name[len(stack) + 1 :]
+        if stack is None or rest.partition(".")[0].isdigit():
+            found[name] = array
+        else:
+            found |= {f"{stack}.{i}.{rest}": each for i, each in enumerate(array)}
+    return found
+
+
+def _in_float32(model: Any, inputs: tuple[np.ndarray, ...], call: Call) -> np.ndarray:
+    model = ready(jax.tree.map(lambda leaf: leaf, model), training=False)  # a copy
+    with jax.default_matmul_precision("highest"):
+        run = jax.jit(lambda *given: side_by_side(several(call(*given), "call_torch", call)), compiler_options=exact())
+        return np.asarray(run(model, *inputs), np.float64)
+
+
+class _Run:
+    """Run of a model in float64."""
+
+    def __init__(self, model: Any, call: Call, inputs: tuple[np.ndarray, ...], held: Container[str]):
+        self.call, self.inputs = call, inputs_float64(inputs)
+        self.floats = {i for i, array in enumerate(inputs) if array.dtype.kind == "f" and not is_mask(array)}
+        self.weights, self.rest = parted(model, held)
+        self.sites: list[Site] = []
+
+    def __call__(self, probes: Any, weights: Any, given: Mapping[int, Any], sent: Any) -> tuple[Any, Any]:
+        """Return the sum of output * cotangent, the arrays of all calls, and the outputs."""
+        recording = _Recording(probes)
+        arrays = [given.get(i, array) for i, array in enumerate(self.inputs)]
+        outputs, _ = observed(joined(weights, self.rest), self.call, arrays, recording)
+        self.sites[:] = recording.leaving
+        total = sum(((o * c).sum() for o, c in zip(outputs, sent, strict=True)) if sent else (), jnp.zeros(()))
+        return total, ([(recording.entering[site], recording.leaving[site]) for site in self.sites], list(outputs))
+
+    def recorded(self, *, gradients: bool) -> tuple[dict[Site, Record], tuple[np.ndarray, ...], tuple[np.ndarray, ...], Any]:
+        """Return the records of all calls, the outputs, their cotangents, and the gradients of weights and of inputs."""
+        given = {i: self.inputs[i] for i in self.floats}
+        (_, (shapes, outputs)), _ = run_once(self, {}, self.weights, given, None)
+        random = np.random.default_rng(0)
+        sent = tuple(random.standard_normal(output.shape) for output in outputs)
+        arrays = tuple(map(np.asarray, outputs))
+        if not gradients:
+            return (
+                {site: Record(*map(_arrays, both)) for site, both in zip(self.sites, shapes, strict=True)},
+                arrays,
+                sent,
+                None,
+            )
+        probes = {site: tuple(list(map(_zeros, part)) for part in both) for site, both in zip(self.sites, shapes, strict=True)}
+        differentiated = jax.value_and_grad(self, (0, 1, 2), has_aux=True)
+        ((_, (found, _)), (back, weights, by_input)), _ = run_once(differentiated, probes, self.weights, given, sent)
+        records = {
+            site: Record(*map(_arrays, both), *map(_gradients, back[site]))
+            for site, both in zip(self.sites, found, strict=True)
+        }
+        by_name = {path_of(name, weights): each for name, each in named_weights(weights).items()}
+        return records, arrays, sent, (by_name, {f"input {i}": np.asarray(each) for i, each in by_input.items()})
+
+
+def _arrays(leaves: list[Any]) -> tuple[np.ndarray, ...]:
+    return tuple(map(np.asarray, leaves))
+
+
+def _gradients(leaves: list[Any]) -> tuple[np.ndarray | None, ...]:
+    return tuple(None if leaf is None else np.asarray(leaf) for leaf in leaves)
+
+
+def _zeros(leaf: Any) -> Any:
+    return jnp.zeros(leaf.shape, leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else None
+
+
+class _Recording:
+    """Observer that notes the arrays of calls and adds zeros to them: the gradient of such a zero is that of the array."""
+
+    def __init__(self, probes: Mapping[Site, tuple[list[Any], list[Any]]]):
+        self.probes = probes
+        self.entering: dict[Site, list[Any]] = {}
+        self.leaving: dict[Site, list[Any]] = {}
+        self.running = [""]
+
+    def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.running.append(site.path)
+        return self._noted(site, 0, arguments, self.entering)
+
+    def leave(self, site: Site, output: Any) -> Any:
+        self.running.pop()
+        return self._noted(site, 1, output, self.leaving)
+
+    def _noted(self, site: Site, part: int, value: Any, found: dict[Site, list[Any]]) -> Any:
+        arrays = arrays_in(value)
+        zeros = self.probes[site][part] if site in self.probes else [None] * len(arrays)
+        found[site] = [array if zero is None else array + zero for array, zero in zip(arrays, zeros, strict=True)]
+        return replaced(value, arrays, found[site])

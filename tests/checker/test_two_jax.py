@@ -1,0 +1,163 @@
+"""A JAX model as the reference: Linen beside NNX, a model before and after a change, and one recorded for elsewhere."""
+
+import re
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from flax import linen, nnx
+
+import jaxformer as jf
+from jaxformer.errors import InputError
+from tests.tiny import tiny_config
+
+pytestmark = pytest.mark.usefixtures("untyped")
+
+WIDTH, VOCAB = 8, 11
+QUICK = {"checks": ("weights", "forward", "local"), "tier": "A"}
+
+
+class LinenBlock(linen.Module):
+    @linen.compact
+    def __call__(self, x, mask):
+        h = linen.LayerNorm(epsilon=1e-6, name="before")(x)
+        x = x + linen.MultiHeadDotProductAttention(2, name="attention")(h, h, mask=mask)
+        h = linen.LayerNorm(epsilon=1e-6, name="between")(x)
+        return x + linen.Dense(WIDTH, name="down")(linen.gelu(linen.Dense(3 * WIDTH, name="up")(h)))
+
+
+class LinenModel(linen.Module):
+    @linen.compact
+    def __call__(self, ids):
+        x = linen.Embed(VOCAB, WIDTH, name="embed")(ids) * np.sqrt(WIDTH)
+        x = LinenBlock(name="block")(x, linen.make_causal_mask(ids))
+        return linen.Dense(VOCAB, name="head")(x)
+
+
+class NNXBlock(nnx.Module):
+    def __init__(self, bug, rngs):
+        self.bug = bug
+        self.before = nnx.LayerNorm(WIDTH, epsilon=1e-5 if bug == "epsilon" else 1e-6, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(2, WIDTH, decode=False, rngs=rngs)
+        self.between = nnx.LayerNorm(WIDTH, epsilon=1e-6, rngs=rngs)
+        self.up, self.down = nnx.Linear(WIDTH, 3 * WIDTH, rngs=rngs), nnx.Linear(3 * WIDTH, WIDTH, rngs=rngs)
+
+    def __call__(self, x, mask):
+        x = x + self.attention(self.before(x), mask=None if self.bug == "mask" else mask)
+        h = self.down(nnx.gelu(self.up(self.between(x)), approximate=self.bug != "gelu"))
+        return h if self.bug == "residual" else x + h
+
+
+class NNXModel(nnx.Module):
+    def __init__(self, bug=""):
+        rngs = nnx.Rngs(0)
+        self.embed, self.block = nnx.Embed(VOCAB, WIDTH, rngs=rngs), NNXBlock(bug, rngs)
+        self.head = nnx.Linear(WIDTH, VOCAB, rngs=rngs)
+        self.factor = 1.0 if bug == "scale" else np.sqrt(WIDTH)
+
+    def __call__(self, ids):
+        return self.head(self.block(self.embed(ids) * self.factor, nnx.make_causal_mask(ids)))
+
+
+IDS = jf.probe(vocab=VOCAB, length=6)[0]
+LINEN = LinenModel()
+
+
+@pytest.fixture(scope="module")
+def variables():
+    return jf.excite(LINEN.init(jax.random.key(0), IDS), seed=1)
+
+
+def apply(variables, ids):
+    return LINEN.apply(variables, ids)
+
+
+def in_nnx(variables, bug=""):
+    model = NNXModel(bug)
+
+    def fill(module, arrays):
+        for name, value in arrays.items():
+            held = getattr(module, name)
+            fill(held, value) if isinstance(value, dict) else held.__setitem__(..., value)
+
+    fill(model, variables["params"])
+    return model
+
+
+def test_linen_and_nnx_are_equal_with_gradients_and_in_float32(variables):
+    report = jf.compare(variables, in_nnx(variables), (IDS,), call_torch=apply)
+    assert report.exit_code == 0, report
+    assert {"gradients", "activation gradients", "float32"} <= {stage.name for stage in report.stages}
+    assert [module.torch for module in report.modules if module.torch.startswith("block.attention.")] == [
+        f"block.attention.{name}" for name in ("query", "key", "value", "out")
+    ]
+
+
+BUGS = {
+    "epsilon": ("block.before", "the reference epsilon 1e-06; the port epsilon 1e-05"),
+    "residual": ("block", r"the reference adds input \+ attention; the port adds nothing of that"),
+    "scale": ("the model", r"the reference multiplies embed by 2\.82842\d* = sqrt\(8\); the port does not"),
+    "gelu": ("block", "the reference activation gelu by tanh; the port activation gelu"),
+    "mask": ("block.attention", "input of block.attention.out"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_is_placed_and_the_sides_have_names_of_their_own(bug, variables):
+    report = jf.compare(variables, in_nnx(variables, bug), (IDS,), call_torch=apply, **QUICK)
+    place, says = BUGS[bug]
+    assert re.match(f"DIFFERENT: {place}: {says}", report.verdict)
+    assert report.exit_code == 1
+    for text in (str(report), report.to_markdown().partition("## Environment")[0], report.verdict):
+        assert not re.search(r"\btorch\b(?! *=)", text), text
+    assert "| jax | " in report.to_markdown()
+    page = report.to_html()
+    assert "the reference" in page.lower()
+    assert "given torch" not in page.lower()
+
+
+def test_layers_of_a_stack_are_found_one_by_one():
+    config = tiny_config(n_layers=3)
+    before = jf.excite(jf.GPT(config, rngs=jax.random.key(0)), seed=0)
+    after = jax.tree.unflatten(
+        jax.tree.structure(jf.GPT(replace(config, activation="relu"), rngs=jax.random.key(0))), jax.tree.leaves(before)
+    )
+    ids, _ = jf.probe(vocab=config.vocab_size, length=5)
+    assert jf.compare(before, before, (ids,), **QUICK).exit_code == 0
+    report = jf.compare(before, after, (ids,), **QUICK)
+    assert [module.torch for module in report.diverging] == [f"stack.blocks.{i}.feed_forward" for i in range(3)]
+
+
+def test_a_recorded_jax_model_is_checked_elsewhere(variables, tmp_path):
+    jf.dump(variables, (IDS,), tmp_path / "linen", call_torch=apply)
+    assert jf.check(tmp_path / "linen", in_nnx(variables), **QUICK).exit_code == 0
+    report = jf.check(tmp_path / "linen", in_nnx(variables, "epsilon"), **QUICK)
+    assert "the reference epsilon 1e-06" in report.verdict
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tier": "C"}, "tier C judges bfloat16 by the rounding error of torch"),
+        ({"mode": "train"}, "mode is compared with torch alone"),
+        ({"generate": (print, print)}, "generate is compared with torch alone"),
+    ],
+)
+def test_what_only_torch_can_do_is_refused(options, says, variables):
+    with pytest.raises(InputError, match=says):
+        jf.compare(variables, variables, (IDS,), call_torch=apply, call_jax=apply, **options)
+
+
+def test_a_tree_of_parameters_needs_its_call(variables):
+    with pytest.raises(InputError, match=r"the JAX model is a tree of parameters; give call_torch"):
+        jf.compare(variables, variables, (IDS,), call_jax=apply)
+
+
+def test_a_reference_that_fails_is_told_in_one_line(variables):
+    report = jf.compare(
+        variables, in_nnx(variables), (IDS,), call_torch=lambda variables, ids: apply(variables, ids)[:, :, 99:, 0]
+    )
+    assert report.exit_code == 2
+    assert report.verdict.startswith("COULD NOT COMPARE: ")
+    assert "the reference, in float32" in report.verdict
