@@ -51,6 +51,11 @@ COMMANDS = {
         "print a saved report, or write it in another format",
         "report.json --markdown report.md",
     ),
+    "parity schema": Command(
+        "jaxformer.cli.agents:schema",
+        "print the JSON schema of a report, for programs that read --json",
+        "> report.schema.json",
+    ),
     "parity sharded": Command(
         "jaxformer.cli.parity:sharded",
         "compare one train step on a mesh of devices with one device",
@@ -125,6 +130,11 @@ COMMANDS = {
         "jaxformer.cli.info",
         "what a folder holds: family, size, memory, certificate",
         "exported",
+    ),
+    "skill": Command(
+        "jaxformer.cli.agents:skill",
+        "print or write a SKILL.md: how an agent ports a model with the checker",
+        "--out .agents/skills/jaxformer/SKILL.md",
     ),
     "doctor": Command(
         "jaxformer.cli.doctor",

@@ -1,15 +1,18 @@
 """A JAX model as the reference: Linen beside NNX, a model before and after a change, and one recorded for elsewhere."""
 
+import json
 import re
 from dataclasses import replace
 
 import jax
+import jsonschema
 import numpy as np
 import pytest
 from flax import linen, nnx
 
 import jaxformer as jf
 from jaxformer.errors import InputError
+from jaxformer.parity.report.schema import schema
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -112,6 +115,7 @@ def test_a_bug_is_placed_and_the_sides_have_names_of_their_own(bug, variables):
     for text in (str(report), report.to_markdown().partition("## Environment")[0], report.verdict):
         assert not re.search(r"\btorch\b(?! *=)", text), text
     assert "| jax | " in report.to_markdown()
+    jsonschema.validate(json.loads(report.to_json()), schema())
     page = report.to_html()
     assert "the reference" in page.lower()
     assert "given torch" not in page.lower()

@@ -19,6 +19,8 @@ from jaxformer.parity.report.html import page
 from jaxformer.parity.report.text import markdown, plain_text
 
 T = TypeVar("T")
+SCHEMA = 1
+"""Version of a report's JSON, which `report.schema` describes."""
 NO_NUMBERS = ("inf", "-inf", "nan")
 WORDS = {float: "a number", int: "an integer", str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 """Names of the expected types in error messages."""
@@ -28,19 +30,19 @@ OLDER = {"guilty": "diverging", "unnoticed": "not_covered", "line": "tolerance"}
 """Old names of fields -> today's, so that older reports can still be read."""
 
 
-def as_strict_json(value: Any, **more: str) -> str:
+def as_strict_json(value: Any, **more: str | int) -> str:
     """Serialise a dataclass of numbers, texts, lists, dicts and other such dataclasses, with `more` beside its fields."""
     return json.dumps(plain(value) | more, indent=1, allow_nan=False)
 
 
-def from_strict_json(kind: type[T], text: str, *, ignored: str) -> T:
-    """Parse what `as_strict_json` wrote, without the key `ignored`; InputError in one line for anything else."""
+def from_strict_json(kind: type[T], text: str, *, ignored: Sequence[str]) -> T:
+    """Parse what `as_strict_json` wrote, without the keys `ignored`; InputError in one line for anything else."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
         raise InputError(f"the text is not a {kind.__name__.lower()}: it is not JSON; give what to_json wrote") from None
     if isinstance(values, dict):
-        values.pop(ignored, None)
+        values = {name: value for name, value in values.items() if name not in ignored}
     return read(kind, values, kind.__name__.lower())
 
 
@@ -110,12 +112,12 @@ class Report(ReportData):
 
     def to_json(self) -> str:
         """Serialise the report as strict JSON; `from_json` reads it back."""
-        return as_strict_json(self, verdict=self.verdict)
+        return as_strict_json(self, verdict=self.verdict, schema=SCHEMA)
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
         """Parse what `to_json` wrote; InputError in one line for anything else."""
-        return from_strict_json(cls, text, ignored="verdict")
+        return from_strict_json(cls, text, ignored=("verdict", "schema"))
 
     def to_markdown(self) -> str:
         """Render Markdown, for a pull request or an issue."""

@@ -1,0 +1,68 @@
+"""`jaxformer skill` and `jaxformer parity schema`: how a program or an agent ports a model with the checker."""
+
+import json
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from jaxformer.cli.flags import parse
+from jaxformer.errors import InputError
+
+BEGIN, END = "<!-- jaxformer: begin -->", "<!-- jaxformer: end -->"
+"""Lines around the section of an AGENTS.md."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skill:
+    """Print a SKILL.md that tells an agent how to port with the checker, or write it, or a section of an AGENTS.md."""
+
+    out: Path | None = None
+    """The SKILL.md to write."""
+    agents: Path | None = None
+    """An AGENTS.md to add the section to; a section from before is replaced, and the rest stays."""
+
+
+def skill(arguments: list[str]) -> None:
+    """Print or write the skill."""
+    flags = parse(Skill, arguments, prog="jaxformer skill")
+    text = resources.files("jaxformer.cli").joinpath("skill.md").read_text("utf-8")
+    if flags.out is not None:
+        write(flags.out, text)
+    if flags.agents is not None:
+        write(flags.agents, with_section(read(flags.agents), text.split("---\n", 2)[2].strip()))
+    if flags.out is flags.agents is None:
+        print(text, end="")
+
+
+def schema(arguments: list[str]) -> None:
+    """Print the JSON schema of a report."""
+    if arguments:
+        raise InputError(f"jaxformer parity schema takes no arguments, and {arguments[0]!r} was given")
+    from jaxformer.parity.report.schema import schema
+
+    print(json.dumps(schema(), indent=1))
+
+
+def with_section(text: str, section: str) -> str:
+    """Return the text of an AGENTS.md with this section at the place of an earlier one, or at the end."""
+    before, found, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2] if found else "\n"
+    return f"{before.rstrip()}\n\n{BEGIN}\n{section}\n{END}{after}".lstrip()
+
+
+def read(path: Path) -> str:
+    """Read a text file, '' if there is none; InputError if it cannot be read."""
+    try:
+        return path.read_text("utf-8") if path.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as text ({error}); name another file") from None
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text file, and say so; InputError if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}; give another name") from None
+    print(f"written {path}")
