@@ -38,9 +38,13 @@ def record_jax(model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: 
     with saying("the reference, in float32"):
         low = {name: _in_float32(model, inputs, call) for name in LOW_PRECISION[tier]}
     with jax_float64(), saying(WHERE):
-        model64 = ready(to_float64(model), training=False)
-        found = _Run(model64, call, inputs, held)
-        calls, outputs, sent, back = found.recorded(gradients=gradients)
+        run = _Run(ready(to_float64(model), training=False), call, inputs, held)
+        calls, outputs = run.forward()
+        random = np.random.default_rng(0)
+        sent = tuple(random.standard_normal(output.shape) for output in outputs)
+        by_weight, by_input = {}, {}
+        if gradients:
+            calls, by_weight, by_input = run.backward(calls, sent)
     stacks = numbered_stacks(site.path for site in calls)
     named = named_weights(model)
     weights = {path_of(name, model): leaf for name, leaf in named.items() if name not in held}
@@ -50,7 +54,7 @@ def record_jax(model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: 
         weights=by_layer(weights, stacks, np.float32),
         output=side_by_side(outputs),
         cotangent=side_by_side(sent),
-        gradients={**by_layer(back[0], stacks, np.float64), **back[1]} if gradients else {},
+        gradients=by_layer(by_weight, stacks, np.float64) | by_input,
         buffers=by_layer(buffers, stacks, np.float32),
         low_precision=low,
         calls={**calls, CALL: Record((), outputs, (), back_to(outputs, sent))},
@@ -88,42 +92,34 @@ class _Run:
 
     def __init__(self, model: Any, call: Call, inputs: tuple[np.ndarray, ...], held: Container[str]):
         self.call, self.inputs = call, inputs_float64(inputs)
-        self.floats = {i for i, array in enumerate(inputs) if array.dtype.kind == "f" and not is_mask(array)}
+        self.floats = {i: self.inputs[i] for i, array in enumerate(inputs) if array.dtype.kind == "f" and not is_mask(array)}
         self.weights, self.rest = parted(model, held)
         self.sites: list[Site] = []
 
-    def __call__(self, probes: Any, weights: Any, given: Mapping[int, Any], sent: Any) -> tuple[Any, Any]:
-        """Return the sum of output * cotangent, the arrays of all calls, and the outputs."""
+    def __call__(self, probes: Any, weights: Any, floats: Mapping[int, Any], sent: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Return the sum of output * cotangent, the arrays that enter and leave each call, and the outputs."""
         recording = _Recording(probes)
-        arrays = [given.get(i, array) for i, array in enumerate(self.inputs)]
+        arrays = [floats.get(i, array) for i, array in enumerate(self.inputs)]
         outputs, _ = observed(joined(weights, self.rest), self.call, arrays, recording)
         self.sites[:] = recording.leaving
-        total = sum(((o * c).sum() for o, c in zip(outputs, sent, strict=True)) if sent else (), jnp.zeros(()))
+        total = sum(((o * c).sum() for o, c in zip(outputs, sent, strict=bool(sent))), jnp.zeros(()))
         return total, ([(recording.entering[site], recording.leaving[site]) for site in self.sites], list(outputs))
 
-    def recorded(self, *, gradients: bool) -> tuple[dict[Site, Record], tuple[np.ndarray, ...], tuple[np.ndarray, ...], Any]:
-        """Return the records of all calls, the outputs, their cotangents, and the gradients of weights and of inputs."""
-        given = {i: self.inputs[i] for i in self.floats}
-        (_, (shapes, outputs)), _ = run_once(self, {}, self.weights, given, None)
-        random = np.random.default_rng(0)
-        sent = tuple(random.standard_normal(output.shape) for output in outputs)
-        arrays = tuple(map(np.asarray, outputs))
-        if not gradients:
-            return (
-                {site: Record(*map(_arrays, both)) for site, both in zip(self.sites, shapes, strict=True)},
-                arrays,
-                sent,
-                None,
-            )
-        probes = {site: tuple(list(map(_zeros, part)) for part in both) for site, both in zip(self.sites, shapes, strict=True)}
+    def forward(self) -> tuple[dict[Site, Record], tuple[np.ndarray, ...]]:
+        """Return the records of all calls, without gradients, and the outputs."""
+        (_, (found, outputs)), _ = run_once(self, {}, self.weights, self.floats, ())
+        return {site: Record(*map(_arrays, both)) for site, both in zip(self.sites, found, strict=True)}, _arrays(outputs)
+
+    def backward(
+        self, calls: Mapping[Site, Record], sent: tuple[np.ndarray, ...]
+    ) -> tuple[dict[Site, Record], dict[str, Any], dict[str, np.ndarray]]:
+        """Return the records of all calls, and the gradients of weights and of inputs by name."""
+        probes = {site: ([*map(_zeros, record.inputs)], [*map(_zeros, record.output)]) for site, record in calls.items()}
         differentiated = jax.value_and_grad(self, (0, 1, 2), has_aux=True)
-        ((_, (found, _)), (back, weights, by_input)), _ = run_once(differentiated, probes, self.weights, given, sent)
-        records = {
-            site: Record(*map(_arrays, both), *map(_gradients, back[site]))
-            for site, both in zip(self.sites, found, strict=True)
-        }
-        by_name = {path_of(name, weights): each for name, each in named_weights(weights).items()}
-        return records, arrays, sent, (by_name, {f"input {i}": np.asarray(each) for i, each in by_input.items()})
+        (_, (back, weights, floats)), _ = run_once(differentiated, probes, self.weights, self.floats, sent)
+        records = {site: Record(record.inputs, record.output, *map(_gradients, back[site])) for site, record in calls.items()}
+        by_weight = {path_of(name, weights): each for name, each in named_weights(weights).items()}
+        return records, by_weight, {f"input {i}": np.asarray(each) for i, each in floats.items()}
 
 
 def _arrays(leaves: list[Any]) -> tuple[np.ndarray, ...]:
