@@ -165,3 +165,18 @@ def test_a_reference_that_fails_is_told_in_one_line(variables):
     assert report.exit_code == 2
     assert report.verdict.startswith("COULD NOT COMPARE: ")
     assert "the reference, in float32" in report.verdict
+
+
+def test_whole_numbers_have_no_gradients(variables):
+    def likeliest(variables, ids):
+        return apply(variables, ids).argmax(-1)
+
+    both = {"call_torch": likeliest, "call_jax": likeliest}
+    report = jf.compare(variables, variables, (IDS,), **both)
+    assert "no gradient comes from what call_torch gives: it holds no floats" in report.verdict
+    assert jf.compare(variables, variables, (IDS,), **both, **QUICK).exit_code == 0
+
+
+def test_weights_that_differ_are_said_to_be_the_ports(variables):
+    report = jf.compare(variables, in_nnx(jf.excite(variables, seed=2)), (IDS,), call_torch=apply, **QUICK)
+    assert re.search(r"weights: \d+ tensors of the port with values that the other side has not", report.verdict)

@@ -8,6 +8,8 @@ from typing import Any
 SIDES = {"torch": "the reference", "jax": "the port"}
 SIDE = re.compile(r"(?<![\w./`-])(torch|jax|JAX)(?![\w./`-]|\.\w)")
 """A side in a sentence, and not in a path, a name or a line of code."""
+COUNTED = re.compile(r"(?<=\d )JAX (tensors?)\b")
+"""A number of tensors of the port's."""
 REFERENCE = "reference"
 """Key of the environment of a report, or of a recording, whose reference is a JAX model."""
 OTHERWISE = ("environment", "traceback")
@@ -17,7 +19,7 @@ OTHERWISE = ("environment", "traceback")
 def named_as_jax(value: Any) -> Any:
     """Return a report, or a part of it, in which every sentence names the sides so."""
     if isinstance(value, str):
-        return SIDE.sub(lambda found: SIDES[found[0].lower()], value)
+        return SIDE.sub(lambda found: SIDES[found[0].lower()], COUNTED.sub(r"\1 of the port", value))
     kind: Any = type(value)
     if isinstance(value, Mapping):
         return kind((key, named_as_jax(part)) for key, part in value.items())
