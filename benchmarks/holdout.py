@@ -77,6 +77,8 @@ class Outcome:
     kind: Kind
     change: Change
     noticed: bool = False
+    passed: bool = False
+    """True if the comparison says equal; one that is not noticed else could not be made, and says why."""
     module: bool = False
     innocent: bool = False
     cause: str = ""
@@ -106,6 +108,7 @@ def main(arguments: list[str]) -> None:
     named = [each for each in found if each.cause != "none"]
     for says, count in {
         "noticed": sum(each.noticed for each in found),
+        "passed as equal": sum(each.passed for each in found),
         "module right": sum(each.module for each in found),
         "innocents accused": sum(each.innocent for each in found),
         "cause right": sum(each.cause == "right" for each in found),
@@ -196,7 +199,7 @@ def judged(kind: Kind, change: Change) -> Outcome:
         first, _ = compared(kind, Field())
         outcome.seconds = time.perf_counter() - start
         second, _ = compared(kind, Field(), seed=1)
-    outcome.noticed, outcome.says = first.status == "different", first.verdict
+    outcome.noticed, outcome.passed, outcome.says = first.status == "different", first.status == "equal", first.verdict
     owners = owners_of(change)
     compared_alone = {module.jax for module in first.modules}
     guilty = [

@@ -110,7 +110,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
         on_evaluate=on_evaluate,
         examine=partial(train_steps.examine, None, seed),  # the batch and gradients of a step that is not finite
         goal=GOAL,
-        later=(partial(show_predictions, console, task, first_of(held_out), show=0),),
+        later=(partial(show_predictions, console, task, first_of(held_out), show=0), evaluate),
     )
     state = fit(state, plan, folder, lambda state, n: train_steps(state, None, seed, n), console)
     return folder, state.model

@@ -112,6 +112,7 @@ def train(
         evaluate=evaluate,
         on_evaluate=on_evaluate,
         examine=partial(train_steps.examine, data, seed),
+        later=(evaluate,),
     )
     state = fit(state, plan, folder, lambda state, n: train_steps(state, data, seed, n), console)
     return folder, state.model

@@ -119,6 +119,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
         evaluate=partial(measure, pairs=held_out),
         on_evaluate=on_evaluate,
         examine=partial(train_steps.examine, None, seed),
+        later=(partial(measure, pairs=held_out),),
         is_followed=True,
     )
     state = fit(state, plan, folder, lambda state, n: train_steps(state, None, seed, n), console)

@@ -34,10 +34,14 @@ def skill(arguments: list[str]) -> None:
         print(text, end="")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """Print the JSON schema of a report: of what `jaxformer parity compare --json` saves."""
+
+
 def schema(arguments: list[str]) -> None:
-    """Print the JSON schema of a report."""
-    if arguments:
-        raise InputError(f"jaxformer parity schema takes no arguments, and {arguments[0]!r} was given")
+    """Print the schema."""
+    parse(Schema, arguments, prog="jaxformer parity schema")
     from jaxformer.parity.report.schema import schema
 
     print(json.dumps(schema(), indent=1))

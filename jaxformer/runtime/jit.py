@@ -80,9 +80,10 @@ class jit:  # noqa: N801  a substitute for jax.jit
 
 
 def ahead(call: Callable[..., Any], *given: Any, **named: Any) -> None:
-    """Compile the first program of call(*given) in a thread, and run nothing: the call itself, later, finds it compiled.
+    """Compile the first `jit` that call(*given) runs, in a thread, and end the call there; a later call finds it compiled.
 
-    Does nothing in a group of processes, which compile together.
+    What the call does before that is done, so it has to be without effects. Does nothing in a group of processes, which compile
+    together.
     """
     import jax
 

@@ -69,7 +69,7 @@ class Plan:
     """Function that describes a step whose loss or gradient is not finite."""
     goal: Goal | None = None
     later: tuple[Callable[[Any], Any], ...] = ()
-    """Functions that the recipe calls with the trained model; their programs are compiled while the first steps are taken."""
+    """Functions of the model whose first program is compiled while the first steps are taken; see `runtime.jit.ahead`."""
     is_followed: bool = False
     """True if the recipe computes more with the trained weights: a run stopped after its last line is then continued too."""
 
@@ -115,7 +115,7 @@ def _take_course(course: "_Course", plan: Plan, train_steps: Callable[[TrainStat
     with held(course.rescue) as stop, ThreadPoolExecutor(1) as beside, _progress(course.console) as progress:
         saves = _Saves(course.run, stop.gate, beside)
         task = progress.add_task("", total=plan.steps, completed=course.step, loss=math.nan, speed=0.0, left="")
-        later = [*plan.later, plan.evaluate]
+        later = [*plan.later]
         done = course.begin()
         course.code, course.why = asked(stop)
         while not (done or course.code):

@@ -75,7 +75,10 @@ def shapes(make: Any) -> Any:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no torch model": ({"torch_model": None}, "the torch model is a NoneType; give a torch.nn.Module"),
+    "no torch model": (
+        {"torch_model": None},
+        "the torch model is a NoneType; give a torch.nn.Module, or a JAX model to compare with",
+    ),
     "half precision": (
         {"torch_model": Theirs().bfloat16()},
         "the torch model holds bfloat16, first q.weight; give it in float32: model.float()",
