@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jaxformer.cli.flags import parse
 from jaxformer.errors import InputError
+from jaxformer.io.atomic import written_whole
 
 BEGIN, END = "<!-- jaxformer: begin -->", "<!-- jaxformer: end -->"
 """Lines around the section of an AGENTS.md."""
@@ -27,9 +28,16 @@ def skill(arguments: list[str]) -> None:
     flags = parse(Skill, arguments, prog="jaxformer skill")
     text = resources.files("jaxformer.cli").joinpath("skill.md").read_text("utf-8")
     if flags.out is not None:
+        if (held := read(flags.out)) and not held.startswith(text[: text.index("description:")]):
+            raise InputError(f"{flags.out} holds something else; give another name, or remove it")
         write(flags.out, text)
     if flags.agents is not None:
-        write(flags.agents, with_section(read(flags.agents), text.split("---\n", 2)[2].strip()))
+        held = read(flags.agents)
+        if held.count(BEGIN) != held.count(END) or held.count(BEGIN) > 1:
+            raise InputError(
+                f"{flags.agents} does not hold {BEGIN} and {END} once each; put them around the section, or remove both"
+            )
+        write(flags.agents, with_section(held, text.split("---\n", 2)[2].strip()))
     if flags.out is flags.agents is None:
         print(text, end="")
 
@@ -57,7 +65,7 @@ def with_section(text: str, section: str) -> str:
 def read(path: Path) -> str:
     """Read a text file, '' if there is none; InputError if it cannot be read."""
     try:
-        return path.read_text("utf-8") if path.exists() else ""
+        return path.read_bytes().decode("utf-8") if path.exists() else ""  # line ends stay as they are
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as text ({error}); name another file") from None
 
@@ -66,7 +74,8 @@ def write(path: Path, text: str) -> None:
     """Write a text file, and say so; InputError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        with written_whole(path) as unfinished:
+            unfinished.write_bytes(text.encode("utf-8"))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}; give another name") from None
     print(f"written {path}")

@@ -14,6 +14,7 @@ Sub-packages and files, in the order in which they may import each other; data f
     decoding          the logits of each step with a cache, and tokens that both sides generate
     isolate           a comparison in a process of its own
     validate          validation of the two models and their inputs
+    recording         the recording of a reference, torch's or JAX's
     compare           everything in one call
     testing           one call in a test
 """

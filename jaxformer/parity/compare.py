@@ -16,35 +16,32 @@ from jaxformer.parity.attribute.comparison import Comparison, Result, environmen
 from jaxformer.parity.decoding import compare_generation
 from jaxformer.parity.isolate import first_crash, isolated
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.metrics import TOLERANCES, error, over
+from jaxformer.parity.numerics.metrics import TOLERANCES
 from jaxformer.parity.probe import never_passed
+from jaxformer.parity.recording import record, record_torch
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.report.two_jax import REFERENCE, named_as_jax
-from jaxformer.parity.runs.jax_reference import record_jax
+from jaxformer.parity.runs.jax_reference import NO_TIER_C
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.runs.session import SECONDS
-from jaxformer.parity.runs.training_mode import TorchInTraining
 from jaxformer.parity.trace.archive import load, save
 from jaxformer.parity.trace.call_sites import CALL
-from jaxformer.parity.trace.coverage import sensitivity
 from jaxformer.parity.trace.outputs import Call, Outputs, shapes_in_jax, shapes_of
 from jaxformer.parity.trace.pytree_modules import open_modules
-from jaxformer.parity.trace.reference import Reference, Source, Tier, apply, run_torch
-from jaxformer.parity.trace.rounding_error import measure_rounding
+from jaxformer.parity.trace.reference import Reference, Tier, apply
 from jaxformer.parity.trace.source_lines import line_of, untold
-from jaxformer.parity.trace.suspect_operations import torch_draws
 from jaxformer.parity.trace.torch_hooks import TorchState, one_if_small, torch_state
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.parity.validate import (
     Mode,
+    check_inference,
     check_later,
-    checked_inputs,
     checked_jax,
+    checked_reference,
     checked_seconds,
     checked_torch,
-    evaluating,
     is_jax,
 )
 from jaxformer.validation.fields import check_choice, check_path
@@ -99,16 +96,9 @@ def compare(
         later = {"mode": mode, "training": training, "generate": generate, "search_seconds": search_seconds}
         return isolated(compare, torch_model, jax_model, inputs, **calls, **judged, **later)
     if is_jax(torch_model):
-        later = {"mode": mode == "train", "training": training is not None, "generate": generate is not None}
-        if asked := [name for name, wanted in later.items() if wanted]:
-            raise InputError(f"{asked[0]} is compared with torch alone; leave it out where both sides are JAX")
-        try:
-            reference = record_model(torch_model, inputs, call_torch, tier=tier, checks=checks)
-        except ParityError as error:
-            return named_as_jax(collected(_failed(error), tier, [check.name for check in chosen_checks(checks, tier)]))
-        return check(
-            reference, jax_model, rules=rules, call_jax=call_jax, checks=checks, tier=tier, search_seconds=search_seconds
-        )
+        check_inference(mode, training, generate)
+        judged = {"rules": rules, "checks": checks, "tier": tier, "search_seconds": search_seconds}
+        return compare_jax(torch_model, jax_model, inputs, call_torch, call_jax, judged)
     opened = open_modules(jax_model)
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(opened.tree, rules, call_jax)
     check_later(training, generate)
@@ -122,16 +112,16 @@ def compare(
         generate = generate[0], opened.given(generate[1])
     chosen = chosen_checks(checks, tier, in_training=in_training)
 
-    def record(rows: Any = ...) -> Reference:
+    def record_rows(rows: Any = ...) -> Reference:
         some = tuple(array[rows] for array in arrays)
         reference = record_torch(torch_model, some, call_torch, tier=tier, checks=checks, mode=mode)
         return replace(reference, outputs=outputs.names)
 
     def results() -> Iterator[Result]:
         state, needs = torch_state(torch_model), needs_of(chosen)
-        options = {"trains": training is not None, "in_training": in_training, "record_rows": record}
+        options = {"trains": training is not None, "in_training": in_training, "record_rows": record_rows}
         options["search_seconds"] = seconds
-        comparison = Comparison(state, opened.tree, family, call_jax, record, needs, tier, **options)
+        comparison = Comparison(state, opened.tree, family, call_jax, record_rows, needs, tier, **options)
         yield from run_checks(comparison, chosen)
         if training is not None:
             yield from trained(torch_model, comparison.candidate, training)
@@ -144,36 +134,6 @@ def compare(
     with one_if_small(torch_model, arrays):
         report = collected(results(), tier, [*(check.name for check in chosen), *later])
     return replace(report, not_covered=[*report.not_covered, *outputs.left_out(), *never_passed(torch_model, arrays)])
-
-
-def record_torch(
-    torch_model: Any,
-    inputs: tuple[np.ndarray, ...],
-    call: Call = apply,
-    *,
-    tier: Tier = "B",
-    checks: tuple[str, ...] = CHECK_NAMES,
-    mode: Mode = "eval",
-) -> Reference:
-    """Record all that the checks need of torch: the torch half of `compare`. Raises ParityError if torch cannot run."""
-    needs = needs_of(chosen_checks(checks, tier))
-    training = TorchInTraining(call, torch_model) if mode == "train" else None
-    call = training or call
-    with evaluating(torch_model, mode):
-        with torch_draws() as draws:
-            reference = run_torch(torch_model, inputs, call, tier=tier, watch=True, gradients="gradients" in needs)
-        if training is not None:
-            source = Source(torch_model, call, training.inside)
-            environment = {**reference.environment, "mode": "training"}
-            reference = replace(reference, draws=training.draws, source=source, environment=environment)
-        elif draws:
-            again = run_torch(torch_model, inputs, call, gradients=False)  # without gradients rounding may differ
-            if over(error(again.output, reference.output), "activation"):
-                says = f"torch gives another output each time: it draws random numbers (at {draws[0]})"
-                raise ParityError(f"{says}; take them out")
-        reference = replace(reference, rounding=measure_rounding(torch_model, reference, call))
-        not_covered = tuple(sensitivity(torch_model, inputs, call)) if "coverage" in needs else None
-    return replace(reference, not_covered=not_covered)
 
 
 def dump(
@@ -193,31 +153,30 @@ def dump(
     torch cannot be recorded.
     """
     refuse_existing(folder := check_path("folder", folder))
-    reference = record_model(torch_model, inputs, call_torch, tier=tier, checks=checks, mode=mode)
+    arrays, outputs = checked_reference(torch_model, inputs, call_torch), Outputs()
+    recorded = record(torch_model, arrays, outputs.of_torch(call_torch), tier=tier, checks=checks, mode=mode)
+    reference = replace(recorded, outputs=outputs.names)
     save(reference, folder)
     return reference
 
 
-def record_model(
-    model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: Tier, checks: tuple[str, ...], mode: Mode = "eval"
-) -> Reference:
-    """Record a torch or a JAX model, with the names of its outputs."""
-    outputs = Outputs()
-    if not is_jax(model):
-        arrays = checked_torch(model, inputs, call)
-        recorded = record_torch(model, arrays, outputs.of_torch(call), tier=tier, checks=checks, mode=mode)
-        return replace(recorded, outputs=outputs.names)
-    if mode == "train":
-        raise InputError("mode is 'train'; a JAX model is recorded in inference mode")
-    opened, arrays = open_modules(model), checked_inputs(inputs)
-    checked_jax(opened.tree, None, call, "call_torch")
-    needs = needs_of(chosen_checks(checks, tier))
-    call = outputs.of_torch(opened.given(call))
-    recorded = record_jax(opened.tree, arrays, call, tier=tier, gradients="gradients" in needs)
-    return replace(recorded, outputs=outputs.names)
+def compare_jax(
+    model: Any, jax_model: Any, inputs: tuple[np.ndarray, ...], call: Call, call_jax: Call, judged: dict[str, Any]
+) -> Report:
+    """Compare a JAX model with a JAX `model` that stands for torch; `judged` are the other arguments of `check`."""
+    opened, tier, checks = open_modules(jax_model), judged["tier"], judged["checks"]
+    checked_jax(opened.tree, judged["rules"], call_jax)
+    arrays = checked_reference(model, inputs, call)
+    outputs = Outputs(lambda: shapes_in_jax(opened.given(call_jax), opened.tree, arrays, in_training=False))
+    try:
+        reference = record(model, arrays, outputs.of_torch(call), tier=tier, checks=checks)
+    except (ParityError, SystemExit) as error:
+        return named_as_jax(collected(_failed(error), tier, [check.name for check in chosen_checks(checks, tier)]))
+    report = check(replace(reference, outputs=outputs.names), jax_model, call_jax=call_jax, **judged)
+    return replace(report, not_covered=[*report.not_covered, *map(named_as_jax, outputs.left_out())])
 
 
-def _failed(error: Exception) -> Iterator[Result]:
+def _failed(error: BaseException) -> Iterator[Result]:
     raise error
     yield
 
@@ -238,6 +197,8 @@ def check(
     chosen_checks(checks, tier)
     seconds = checked_seconds(search_seconds)
     recorded = reference if isinstance(reference, Reference) else load(check_path("reference", reference))
+    if REFERENCE in recorded.environment and tier == "C":
+        raise InputError(NO_TIER_C)
     in_training = recorded.draws is not None
     outputs = Outputs(torch=shapes_of(dict(zip(recorded.outputs, recorded.calls[CALL].output, strict=True))))
     call_jax = outputs.of_jax(opened.given(call_jax), in_training=in_training)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from jaxformer.parity.trace.reference import Call, apply
 from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.pytree import named_leaves, named_weights
 from jaxformer.runtime.packages import extra_package
-from jaxformer.validation.fields import check_function, check_kind, check_number
+from jaxformer.validation.fields import check_choice, check_function, check_kind, check_number
 
 Mode = Literal["eval", "train"]
 """Mode of both models: inference or training."""
@@ -79,6 +79,23 @@ def checked_inputs(inputs: Any) -> tuple[np.ndarray, ...]:
         if not array.size:
             raise InputError(f"input {i} is empty: its shape is {list(array.shape)}; give it some rows")
     return arrays
+
+
+def checked_reference(model: Any, inputs: Any, call: Call) -> tuple[np.ndarray, ...]:
+    """Return the inputs of a reference, torch's or JAX's, as arrays; InputError if it cannot be one."""
+    if not is_jax(model):
+        return checked_torch(model, inputs, call)
+    checked_jax(open_modules(model).tree, None, call, "call_torch")
+    return checked_inputs(inputs)
+
+
+def check_inference(mode: Any, training: Any, generate: Any) -> None:
+    """Raise InputError if a comparison of two JAX models is asked for what needs torch."""
+    check_choice("mode", mode, get_args(Mode))
+    asked = {"mode": mode == "train", "training": training is not None, "generate": generate is not None}
+    for name, wanted in asked.items():
+        if wanted:
+            raise InputError(f"{name} is compared with torch alone; leave it out where both sides are JAX")
 
 
 def check_later(training: Any, generate: Any) -> None:

@@ -9,7 +9,8 @@ from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.attribute import checks
 from jaxformer.parity.attribute.checks import CHECK_NAMES, Check
 from jaxformer.parity.attribute.comparison import Comparison, Result
-from jaxformer.parity.compare import compare, record_torch
+from jaxformer.parity.compare import compare
+from jaxformer.parity.recording import record_torch
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 

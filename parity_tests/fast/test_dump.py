@@ -17,8 +17,9 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import InputError
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract
-from jaxformer.parity.compare import check, compare, dump, record_torch
+from jaxformer.parity.compare import check, compare, dump
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recording import record_torch
 from jaxformer.parity.trace.archive import load, save
 from parity_tests.support.helpers import gpt_config
 from tests.room import room_for

@@ -10,8 +10,9 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxformer.parity.compare import check, compare, record_torch
+from jaxformer.parity.compare import check, compare
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recording import record_torch
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.archive import load, save
 from jaxformer.parity.training.trainers import TrainingSpec

@@ -8,8 +8,9 @@ import torch
 from numpy.testing import assert_allclose
 from torch.nn import functional
 
-from jaxformer.parity.compare import compare, record_torch
+from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recording import record_torch
 from jaxformer.parity.runs.gradients_of_weights import gradients_from
 from jaxformer.parity.trace.call_sites import ArrayKey, Site
 from parity_tests.support.helpers import noise

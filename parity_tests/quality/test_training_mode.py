@@ -12,8 +12,9 @@ import torch
 from flax import linen, nnx
 from torch.nn import functional
 
-from jaxformer.parity.compare import check, compare, record_torch
+from jaxformer.parity.compare import check, compare
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recording import record_torch
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.archive import load, save
 from parity_tests.support.helpers import usually

@@ -84,3 +84,20 @@ def test_a_place_that_cannot_be_written_is_told(flag, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be"):
         dispatch(["skill", flag, str(tmp_path / "file" / "SKILL.md")])
+
+
+def test_what_a_user_wrote_is_not_lost(tmp_path):
+    half = tmp_path / "AGENTS.md"
+    half.write_text(f"# Mine\n{BEGIN}\nold\n# Later\n", "utf-8")
+    with pytest.raises(InputError, match="once each"):
+        dispatch(["skill", "--agents", str(half)])
+    assert "# Later" in half.read_text("utf-8")
+    other = tmp_path / "SKILL.md"
+    other.write_text("another skill", "utf-8")
+    with pytest.raises(InputError, match="holds something else"):
+        dispatch(["skill", "--out", str(other)])
+    assert other.read_text("utf-8") == "another skill"
+    windows = tmp_path / "windows.md"
+    windows.write_bytes(b"# Ours\r\n\r\nRun.\r\n")
+    dispatch(["skill", "--agents", str(windows)])
+    assert windows.read_bytes().startswith(b"# Ours\r\n\r\nRun.")

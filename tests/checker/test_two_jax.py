@@ -180,3 +180,32 @@ def test_whole_numbers_have_no_gradients(variables):
 def test_weights_that_differ_are_said_to_be_the_ports(variables):
     report = jf.compare(variables, in_nnx(jf.excite(variables, seed=2)), (IDS,), call_torch=apply, **QUICK)
     assert re.search(r"weights: \d+ tensors of the port with values that the other side has not", report.verdict)
+
+
+def test_a_reference_that_is_not_steady_is_told(variables):
+    rng = np.random.default_rng(0)
+    noisy = {"call_torch": lambda variables, ids: apply(variables, ids) + rng.standard_normal(), "call_jax": apply}
+    report = jf.compare(variables, variables, (IDS,), **noisy)
+    assert report.exit_code == 2
+    assert "the reference gives another output each time" in report.verdict
+
+
+def test_rows_that_no_id_reads_are_not_covered(variables):
+    report = jf.compare(variables, variables, (np.array([[1, 2, 3]]),), call_torch=apply, call_jax=apply)
+    assert report.exit_code == 0
+    assert "embed.embedding: rows 0, 4-10 of 11" in report.not_covered
+
+
+def test_an_output_that_the_port_has_not_is_left_out(variables):
+    both = {"call_torch": lambda v, ids: {"logits": apply(v, ids), "twice": 2 * apply(v, ids)}}
+    report = jf.compare(variables, variables, (IDS,), **both, call_jax=lambda v, ids: {"logits": apply(v, ids)}, **QUICK)
+    assert report.exit_code == 0
+    assert any("output twice" in left for left in report.not_covered)
+
+
+def test_what_an_error_says_keeps_its_words(variables):
+    def old(variables, ids):
+        raise ValueError("this jax is too old")
+
+    report = jf.compare(variables, variables, (IDS,), call_torch=apply, call_jax=old, **QUICK)
+    assert "the port in float64: ValueError: this jax is too old" in report.verdict

@@ -17,6 +17,7 @@ from jaxformer.parity.numerics.metrics import over
 from jaxformer.parity.pairing.draws import DrawPairs
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.report.summarize import say_names
+from jaxformer.parity.report.two_jax import REFERENCE
 from jaxformer.parity.runs.isolated import Isolated
 from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_records import is_attention
@@ -190,7 +191,9 @@ def unset(traced: Traced, site: Site | None = None) -> str:
 def drawn(traced: Traced) -> str:
     """Message that jax's output changes from run to run, or that jax draws the same random numbers each time; or ''."""
     places = [] if traced.untied else traced.normal_run.draws
-    same = f"jax draws random numbers (at {places[0]}), which torch has not: take them out" if places else ""
+    both = REFERENCE in traced.reference.environment
+    remedy = ": give both sides the same ones, or take them out" if both else ", which torch has not: take them out"
+    same = f"jax draws random numbers (at {places[0]}){remedy}" if places else ""
     return unset(traced) or unsteady(traced) or same
 
 

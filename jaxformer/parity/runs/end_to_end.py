@@ -101,8 +101,13 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     )
 
 
-def observed(model: Any, call: Callable[..., Any], arrays: list[Any], probing: Any) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Return the outputs of call(model, *arrays), and the fields of a NormalRun that are observed during the call."""
+def observed(
+    model: Any, call: Callable[..., Any], arrays: list[Any], probing: Any, *, name: str = "call_jax"
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Return the outputs of call(model, *arrays), and the fields of a NormalRun that are observed during the call.
+
+    `name` is that of the argument `call`.
+    """
     suspected = suspect_operations(lambda: probing.running[-1])
     with (
         watch_jax(model, probing) as visits,
@@ -112,7 +117,7 @@ def observed(model: Any, call: Callable[..., Any], arrays: list[Any], probing: A
         unopened() as used,
         suspected as suspects,
     ):
-        outputs = several(call(model, *arrays), "call_jax", call)
+        outputs = several(call(model, *arrays), name, call)
     return outputs, {
         "draws": draws,
         "unset": unset,

@@ -10,19 +10,23 @@ import numpy as np
 from jaxformer.errors import InputError, ParityError
 from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
 from jaxformer.parity.numerics.float_masks import is_mask
+from jaxformer.parity.numerics.metrics import error, over
 from jaxformer.parity.pairing.buffers import path_of, typed_constants
 from jaxformer.parity.pairing.modules import numbered_stacks
+from jaxformer.parity.report.summarize import say_parameters
 from jaxformer.parity.report.two_jax import REFERENCE
 from jaxformer.parity.runs.end_to_end import observed
 from jaxformer.parity.runs.load_weights import joined, parted, ready
 from jaxformer.parity.trace.call_records import Record, arrays_in, replaced
 from jaxformer.parity.trace.call_sites import CALL, Site, ancestors
+from jaxformer.parity.trace.coverage import whole_slices
 from jaxformer.parity.trace.jax_hooks import run_once
 from jaxformer.parity.trace.outputs import Call, several, side_by_side
 from jaxformer.parity.trace.reference import LOW_PRECISION, Reference, Tier, saying
 from jaxformer.pytree import named_weights
 from jaxformer.runtime.xla_options import exact
 
+NO_TIER_C = "tier C judges bfloat16 by the rounding error of torch; where both sides are JAX, give tier A or B"
 WHERE = "the reference, in float64"
 
 
@@ -33,7 +37,7 @@ def record_jax(model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: 
     the other one in float32; there is no bfloat16. Raises ParityError if the model cannot run.
     """
     if tier == "C":
-        raise InputError("tier C judges bfloat16 by the rounding error of torch; where both sides are JAX, give tier A or B")
+        raise InputError(NO_TIER_C)
     held = set(typed_constants(model))
     with saying("the reference, in float32"):
         low = {name: _in_float32(model, inputs, call) for name in LOW_PRECISION[tier]}
@@ -50,6 +54,7 @@ def record_jax(model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: 
         if gradients:
             calls, by_weight, by_input = run.backward(calls, sent)
     stacks = numbered_stacks(site.path for site in calls)
+    by_weight = by_layer(by_weight, stacks, np.float64)
     named = named_weights(model)
     weights = {path_of(name, model): leaf for name, leaf in named.items() if name not in held}
     buffers = {path_of(name, model): leaf for name, leaf in named.items() if name in held}
@@ -58,12 +63,19 @@ def record_jax(model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: 
         weights=by_layer(weights, stacks, np.float32),
         output=side_by_side(outputs),
         cotangent=side_by_side(sent),
-        gradients=by_layer(by_weight, stacks, np.float64) | by_input,
+        gradients=by_weight | by_input,
+        not_covered=unmoved(by_weight) if gradients else None,
         buffers=by_layer(buffers, stacks, np.float32),
         low_precision=low,
         calls={**calls, CALL: Record((), outputs, (), back_to(outputs, sent))},
         environment={REFERENCE: f"jax {jax.__version__}"},
     )
+
+
+def unmoved(gradients: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """Describe the weights, and the rows and columns of weights, without a gradient: the run says nothing about them."""
+    zeros = {name: whole_slices(gradient == 0) for name, gradient in gradients.items()}
+    return tuple(say_parameters({name: entries for name, entries in zeros.items() if entries.any()}, [*gradients]))
 
 
 def back_to(outputs: tuple[np.ndarray, ...], sent: tuple[np.ndarray, ...]) -> tuple[np.ndarray | None, ...]:
@@ -99,12 +111,13 @@ class _Run:
         self.floats = {i: self.inputs[i] for i, array in enumerate(inputs) if array.dtype.kind == "f" and not is_mask(array)}
         self.weights, self.rest = parted(model, held)
         self.sites: list[Site] = []
+        self.outputs: tuple[np.ndarray, ...] = ()
 
     def __call__(self, probes: Any, weights: Any, floats: Mapping[int, Any], sent: tuple[Any, ...]) -> tuple[Any, Any]:
         """Return the sum of output * cotangent, the arrays that enter and leave each call, and the outputs."""
         recording = _Recording(probes)
         arrays = [floats.get(i, array) for i, array in enumerate(self.inputs)]
-        outputs, _ = observed(joined(weights, self.rest), self.call, arrays, recording)
+        outputs, _ = observed(joined(weights, self.rest), self.call, arrays, recording, name="call_torch")
         self.sites[:] = recording.leaving
         total = sum(((o * c).sum() for o, c in zip(outputs, sent, strict=bool(sent))), jnp.zeros(()))
         return total, ([(recording.entering[site], recording.leaving[site]) for site in self.sites], list(outputs))
@@ -112,7 +125,8 @@ class _Run:
     def forward(self) -> tuple[dict[Site, Record], tuple[np.ndarray, ...]]:
         """Return the records of all calls, without gradients, and the outputs."""
         (_, (found, outputs)), _ = run_once(self, {}, self.weights, self.floats, ())
-        return {site: Record(*map(_arrays, both)) for site, both in zip(self.sites, found, strict=True)}, _arrays(outputs)
+        self.outputs = _arrays(outputs)
+        return {site: Record(*map(_arrays, both)) for site, both in zip(self.sites, found, strict=True)}, self.outputs
 
     def backward(
         self, calls: Mapping[Site, Record], sent: tuple[np.ndarray, ...]
@@ -120,7 +134,9 @@ class _Run:
         """Return the records of all calls, and the gradients of weights and of inputs by name."""
         probes = {site: ([*map(_zeros, record.inputs)], [*map(_zeros, record.output)]) for site, record in calls.items()}
         differentiated = jax.value_and_grad(self, (0, 1, 2), has_aux=True)
-        (_, (back, weights, floats)), _ = run_once(differentiated, probes, self.weights, self.floats, sent)
+        ((_, (_, again)), (back, weights, floats)), _ = run_once(differentiated, probes, self.weights, self.floats, sent)
+        if any(over(error(now, before), "activation") for now, before in zip(_arrays(again), self.outputs, strict=True)):
+            raise ParityError("the reference gives another output each time: it draws random numbers; take them out")
         records = {site: Record(record.inputs, record.output, *map(_gradients, back[site])) for site, record in calls.items()}
         by_weight = {path_of(name, weights): each for name, each in named_weights(weights).items()}
         return records, by_weight, {f"input {i}": np.asarray(each) for i, each in floats.items()}
