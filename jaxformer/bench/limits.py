@@ -69,22 +69,23 @@ def measure_torch() -> Peak:
 
 def best(work: Callable[[], object]) -> float:
     """Time some work several times, and return the least seconds."""
+    return min(times(work))
+
+
+def times(work: Callable[[], object]) -> list[float]:
+    """Time some work several times; seconds."""
     seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()
         work()
         seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    return seconds
 
 
 def pace() -> float:
     """Time a fixed piece of work, in seconds: it changes only as the machine does."""
-    work, seconds = np.ones((512, 512), np.float32), []
-    for _ in range(3 * REPEATS):
-        start = time.perf_counter()
-        np.matmul(work, work)
-        seconds.append(time.perf_counter() - start)
-    return median(seconds)
+    square = np.ones((512, 512), np.float32)
+    return median(times(lambda: square @ square))
 
 
 def load() -> float | None:

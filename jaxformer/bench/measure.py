@@ -41,7 +41,6 @@ class Rounds:
     """jaxformer's loss, or the ids that it writes."""
     runners: dict[str, Runner] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    apart: dict[str, dict[str, float]] = field(default_factory=dict)
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     marks: list[float] = field(default_factory=list)
@@ -96,7 +95,7 @@ def measure_item(item: Item, plan: Plan, peak: Peak) -> tuple[Result | None, boo
     if not kept:
         return None, stopped
     sides = {
-        peer: SideResult([seconds[i] / item.repeats for i in kept], rounds.apart.get(peer, {}) | rounds.figures.get(peer, {}))
+        peer: SideResult([seconds[i] / item.repeats for i in kept], rounds.figures.get(peer, {}))
         for peer, seconds in rounds.seconds.items()
     }
     paces = [pace for i, pace in enumerate(rounds.paces()) if i in kept]
@@ -120,7 +119,7 @@ def begin(rounds: Rounds, item: Item, peer: str, folder: Path, plan: Plan, ends:
         found = runner.check()
         rounds.expected = rounds.expected or found or []
         if found is not None:
-            rounds.apart[peer] = {"apart": check_same(item, peer, found, rounds.expected)}
+            rounds.figures[peer] = {"apart": check_same(item, peer, found, rounds.expected)}
         runner.warm_up()
     except WorkerError as error:
         rounds.leave_out(peer, error)
@@ -164,7 +163,7 @@ def finish(rounds: Rounds) -> None:
     """Collect the figures of every side; skip a side whose loss is NaN or infinite, because it did not do the work."""
     for peer, runner in list(rounds.runners.items()):
         try:
-            rounds.figures[peer] = runner.finish()
+            rounds.figures[peer] = rounds.figures.get(peer, {}) | runner.finish()
             if not math.isfinite(rounds.figures[peer].get("loss", 0.0)):
                 raise WorkerError("its loss became NaN or infinite")
         except WorkerError as error:

@@ -111,9 +111,8 @@ def check_later(training: Any, generate: Any) -> None:
 
 
 def is_jax(model: Any) -> bool:
-    """True for an NNX module, a pytree of modules, and a tree of arrays."""
-    leaves = [] if is_torch(model) else jax.tree.leaves(open_modules(model).tree)
-    return bool(leaves) and all(isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves)
+    """True for an NNX module, a pytree of modules, and a tree that holds arrays."""
+    return not is_torch(model) and any(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(model))
 
 
 def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call, name: str = "call_jax") -> Family | None:

@@ -1,4 +1,4 @@
-"""What programs and agents read: the schema of a report, and the skill."""
+"""Schema of a report, and skill: texts for programs and agents."""
 
 import dataclasses
 import json

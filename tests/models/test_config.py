@@ -393,7 +393,7 @@ def test_every_field_is_read_somewhere():
 
 
 def test_rotary_positions_are_a_value():
-    """It has what is read, and nothing else; saved configurations hold the flat fields, as they always did."""
+    """Fields that are read stand in it, and no others; saved configurations hold the flat fields."""
     plain = GOOD[GPTConfig]
     config = GPTConfig(**plain, **YARN, rotary_truncate=False)
     assert config.rotary_embedding == RotaryEmbedding(False, 2, 10000.0, None, YarnScaling(2.0, 8, 32.0, 1.0, False, None))

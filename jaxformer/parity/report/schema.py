@@ -57,8 +57,8 @@ def _of(kind: Any, classes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_class(kind: Any, classes: dict[str, Any]) -> dict[str, Any]:
-    hints, said = get_type_hints(kind), _descriptions(kind)
-    properties = {each.name: _of(hints[each.name], classes) | said.get(each.name, {}) for each in fields(kind)}
+    hints, described = get_type_hints(kind), _descriptions(kind)
+    properties = {each.name: _of(hints[each.name], classes) | described.get(each.name, {}) for each in fields(kind)}
     required = [each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING]
     about = {"description": (kind.__doc__ or "").strip().split("\n")[0]}
     return {"type": "object", **about, "properties": properties, "required": required, "additionalProperties": False}

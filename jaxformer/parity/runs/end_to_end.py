@@ -88,7 +88,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         _, shapes = jax.eval_shape(run, {}, weights, given)
     except UNTRACEABLE:
         _, shapes = run({}, weights, given)
-    probes = {site: list(map(_zeros, leaves)) for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
+    probes = {site: list(map(zeros, leaves)) for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
     ((_, found), back), untraced = run_once(jax.value_and_grad(run, (0, 1, 2), has_aux=True), probes, weights, given)
     return NormalRun(
         by_site(found),
@@ -148,10 +148,11 @@ class _Probing:
         arrays = arrays_in(output)
         if not arrays:
             return output
-        zeros = self.probes.get(site, [None] * len(arrays))
-        self.found[site] = [array if zero is None else array + zero for array, zero in zip(arrays, zeros, strict=True)]
+        probes = self.probes.get(site, [None] * len(arrays))
+        self.found[site] = [array if probe is None else array + probe for array, probe in zip(arrays, probes, strict=True)]
         return replaced(output, arrays, self.found[site])
 
 
-def _zeros(leaf: Any) -> Any:
+def zeros(leaf: Any) -> Any:
+    """Zeros like an array of floats; None for other arrays, which have no gradient."""
     return jax.device_put(np.zeros(leaf.shape, leaf.dtype)) if jnp.issubdtype(leaf.dtype, jnp.floating) else None

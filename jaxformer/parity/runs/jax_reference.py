@@ -1,6 +1,6 @@
 """A JAX model as the reference of a comparison: all that it computes, recorded as it is of a torch model."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -15,10 +15,10 @@ from jaxformer.parity.pairing.buffers import path_of, typed_constants
 from jaxformer.parity.pairing.modules import numbered_stacks
 from jaxformer.parity.report.summarize import say_parameters
 from jaxformer.parity.report.two_jax import REFERENCE
-from jaxformer.parity.runs.end_to_end import observed
+from jaxformer.parity.runs.end_to_end import observed, zeros
 from jaxformer.parity.runs.load_weights import joined, parted, ready
 from jaxformer.parity.trace.call_records import Record, arrays_in, replaced
-from jaxformer.parity.trace.call_sites import CALL, Site, ancestors
+from jaxformer.parity.trace.call_sites import CALL, Site, ancestors, below
 from jaxformer.parity.trace.coverage import whole_slices
 from jaxformer.parity.trace.jax_hooks import run_once
 from jaxformer.parity.trace.outputs import Call, several, side_by_side
@@ -53,7 +53,7 @@ def record_jax(model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: 
             )
         if gradients:
             calls, by_weight, by_input = run.backward(calls, sent)
-    stacks = numbered_stacks(site.path for site in calls)
+    stacks = layers_of(site.path for site in calls)
     by_weight = by_layer(by_weight, stacks, np.float64)
     named = named_weights(model)
     weights = {path_of(name, model): leaf for name, leaf in named.items() if name not in held}
@@ -83,13 +83,22 @@ def back_to(outputs: tuple[np.ndarray, ...], sent: tuple[np.ndarray, ...]) -> tu
     return tuple(each if array.dtype.kind == "f" else None for each, array in zip(sent, outputs, strict=True))
 
 
-def by_layer(leaves: Mapping[str, Any], stacks: Container[str], dtype: Any) -> dict[str, np.ndarray]:
+def layers_of(paths: Iterable[str]) -> dict[str, int]:
+    """Return the number of layers of each stack whose layers are called one by one, by the stack's path."""
+    paths = [*paths]
+    numbers = {
+        at: {path[len(at) + 1 :].partition(".")[0] for path in paths if below(path, at)} for at in numbered_stacks(paths)
+    }
+    return {at: sum(map(str.isdigit, found)) for at, found in numbers.items()}
+
+
+def by_layer(leaves: Mapping[str, Any], stacks: Mapping[str, int], dtype: Any) -> dict[str, np.ndarray]:
     """Return arrays by name; of a stack whose layers are called one by one, an array for each layer, as 'blocks.0.kernel'."""
     found = {}
     for name, leaf in leaves.items():
         array, stack = np.asarray(leaf, dtype), next((at for at in ancestors(name) if at in stacks), None)
         rest = "" if stack is None else name[len(stack) + 1 :]
-        if stack is None or rest.partition(".")[0].isdigit():
+        if stack is None or rest.partition(".")[0].isdigit() or array.shape[:1] != (stacks[stack],):
             found[name] = array
         else:
             found |= {f"{stack}.{i}.{rest}": each for i, each in enumerate(array)}
@@ -132,7 +141,7 @@ class _Run:
         self, calls: Mapping[Site, Record], sent: tuple[np.ndarray, ...]
     ) -> tuple[dict[Site, Record], dict[str, Any], dict[str, np.ndarray]]:
         """Return the records of all calls, and the gradients of weights and of inputs by name."""
-        probes = {site: ([*map(_zeros, record.inputs)], [*map(_zeros, record.output)]) for site, record in calls.items()}
+        probes = {site: ([*map(zeros, record.inputs)], [*map(zeros, record.output)]) for site, record in calls.items()}
         differentiated = jax.value_and_grad(self, (0, 1, 2), has_aux=True)
         ((_, (_, again)), (back, weights, floats)), _ = run_once(differentiated, probes, self.weights, self.floats, sent)
         if any(over(error(now, before), "activation") for now, before in zip(_arrays(again), self.outputs, strict=True)):
@@ -148,10 +157,6 @@ def _arrays(leaves: list[Any]) -> tuple[np.ndarray, ...]:
 
 def _gradients(leaves: list[Any]) -> tuple[np.ndarray | None, ...]:
     return tuple(None if leaf is None else np.asarray(leaf) for leaf in leaves)
-
-
-def _zeros(leaf: Any) -> Any:
-    return jnp.zeros(leaf.shape, leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else None
 
 
 class _Recording:
@@ -173,6 +178,6 @@ class _Recording:
 
     def _noted(self, site: Site, part: int, value: Any, found: dict[Site, list[Any]]) -> Any:
         arrays = arrays_in(value)
-        zeros = self.probes[site][part] if site in self.probes else [None] * len(arrays)
-        found[site] = [array if zero is None else array + zero for array, zero in zip(arrays, zeros, strict=True)]
+        probes = self.probes[site][part] if site in self.probes else [None] * len(arrays)
+        found[site] = [array if probe is None else array + probe for array, probe in zip(arrays, probes, strict=True)]
         return replaced(value, arrays, found[site])
