@@ -14,6 +14,7 @@ from jaxformer.cli.parity_flags import (
     JaxName,
     JudgeFlags,
     ReportFlags,
+    SelectFlags,
     Tier,
     TorchName,
     load,
@@ -30,7 +31,7 @@ from jaxformer.validation.fields import read_small
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(InputFlags, JudgeFlags, ReportFlags):
+class Compare(InputFlags, SelectFlags, JudgeFlags, ReportFlags):
     """Compare a torch model with its JAX port. Name each as package.module:function. The function returns the model, or a
     tuple: the model and a function that calls it on the inputs. Exit code 0: equal, 1: different, 2: could not compare."""
 
@@ -54,7 +55,7 @@ def compare(arguments: list[str]) -> int:
     jax_model, call_jax = model_and_call(flags.jax)
     from jaxformer.parity import compare as parity
 
-    options: dict[str, Any] = flags.options() | {"call_torch": call_torch, "call_jax": call_jax}
+    options: dict[str, Any] = flags.options() | flags.selected() | {"call_torch": call_torch, "call_jax": call_jax}
     if flags.training is not None:
         options["training"] = load(flags.training)
     if flags.generate is not None:
@@ -81,17 +82,15 @@ def check(arguments: list[str]) -> int:
     use_cache(flags.cache)
     check_jax()
     from jaxformer.parity import compare as parity
-    from jaxformer.parity.trace import archive
 
-    reference = archive.load(flags.folder)
     model, call_jax = model_and_call(flags.jax)
     with no_exit("the model, or what calls it,"):
-        report = parity.check(reference, model, call_jax=call_jax, **flags.options())
+        report = parity.check(flags.folder, model, call_jax=call_jax, **flags.options())
     return flags.show(report)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dump(InputFlags):
+class Dump(InputFlags, SelectFlags):
     """Record the torch model, for `jaxformer parity check` in an environment without torch."""
 
     torch: TorchName
@@ -109,9 +108,11 @@ def dump(arguments: list[str]) -> int:
     from jaxformer.parity import compare as parity
 
     with no_exit("the model, or what calls it,"):
-        reference = parity.dump(model, flags.arrays(), flags.folder, call_torch=call_torch, tier=flags.tier)
+        options = {"call_torch": call_torch, "tier": flags.tier, **flags.selected()}
+        reference = parity.dump(model, flags.arrays(), flags.folder, **options)
     restore_streams()
-    contents = f"{len(reference.weights)} tensors, {len(reference.calls) - 1} calls of modules, tier {flags.tier}"
+    kept = f"tier {flags.tier}" if flags.keep == "tensors" else flags.keep
+    contents = f"{len(reference.weights)} tensors, {len(reference.calls) - 1} calls of modules, {kept}"
     print(f"{contents} · saved to {flags.folder}")
     print(f"next: jaxformer parity check {flags.folder} package.module:jax_model")
     return 0

@@ -53,6 +53,22 @@ class InputFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SelectFlags:
+    """Selection of the torch model's arrays that are kept."""
+
+    names: str = "*"
+    """Pattern of the paths of modules that are compared by themselves: 'decoder.layers.[0-3].*'."""
+    every: int = 1
+    """One in so many layers is compared by itself."""
+    keep: Literal["tensors", "statistics"] = "tensors"
+    """Whole arrays, or a few numbers of each: then JAX runs on its own weights, and no causes are searched."""
+
+    def selected(self) -> dict[str, Any]:
+        """Return keyword arguments of the recording."""
+        return {"names": self.names, "every": self.every, "keep": self.keep}
+
+
+@dataclass(frozen=True, kw_only=True)
 class JudgeFlags(CacheFlag):
     """Settings of the comparison."""
 

@@ -165,11 +165,12 @@ def sums(like: PyTree, family: Family) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
+def to_jax(state: Mapping[str, Any], like: PyTree, family: Family, *, keep: bool = False) -> PyTree:
     """Build a tree of the shape of `like` from torch's tensors; each tensor, or part, is used exactly once, bit for bit.
 
-    `like` may be abstract (`jax.eval_shape`). A tensor that torch ties is used for each of its copies in JAX, and has to be the
-    same under all its names. Raises ConversionError for tensors that are missing, unused, or of another shape or type.
+    `like` may be abstract (`jax.eval_shape`). With `keep`, its leaves that hold the same bits are not copied. A tensor that
+    torch ties is used for each of its copies in JAX, and has to be the same under all its names. Raises ConversionError for
+    tensors that are missing, unused, or of another shape or type.
     """
     wanted = places(like, family)
     arrays = {name: host(tensor) for name, tensor in state.items() if family.why_ignored(name) is None}
@@ -180,10 +181,8 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
         one = jax.ShapeDtypeStruct(shape, leaf.dtype)
         for layer, names in enumerate(family.sources(name, n_layers)):
             if set(names) <= set(arrays):
-                found = _read(name, {it: arrays[it] for it in names}, family.rule(name), one, sizes)
-                if isinstance(found, Misfit):
-                    misfits.append(found)
-                read[name, layer] = found
+                read[name, layer] = found = _read(name, {it: arrays[it] for it in names}, family.rule(name), one, sizes)
+                misfits += [found] if isinstance(found, Misfit) else []
     if misfits or set(arrays) != set(wanted):
         raise ConversionError(mismatch(wanted, arrays, misfits))
 
@@ -191,7 +190,7 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
         if not is_weight(leaf) or name in family.constants:
             return leaf
         layers = [read[name, layer] for layer in range(leaf.shape[0] if family.stacked(name) else 1)]
-        return to_device(layers, stacked=family.stacked(name))
+        return to_device(layers, stacked=family.stacked(name), held=leaf if keep else None)
 
     return map_named(build, like)
 

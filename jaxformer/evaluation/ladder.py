@@ -20,13 +20,14 @@ from jaxtyping import PRNGKeyArray, PyTree
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, ModelConfig
 from jaxformer.config.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
 from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.host import same_bits
 from jaxformer.convert.rules import Family, gradients_to_torch, to_torch
 from jaxformer.errors import ParityError
 from jaxformer.models import Encoder, EncoderDecoder, Model, abstract
 from jaxformer.nn import masks
 from jaxformer.parity.attribute.low_precision import check_output32
 from jaxformer.parity.numerics.float64 import to_float64
-from jaxformer.parity.numerics.metrics import Error, check_float64, check_gradients, same_bits
+from jaxformer.parity.numerics.metrics import Error, check_float64, check_gradients
 from jaxformer.parity.probe import excite, probe
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.trace.reference import Reference

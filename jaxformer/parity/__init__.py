@@ -15,6 +15,8 @@ Sub-packages and files, in the order in which they may import each other; data f
     isolate           a comparison in a process of its own
     validate          validation of the two models and their inputs
     recording         the recording of a reference, torch's or JAX's
+    summary           statistics in place of a reference's arrays
+    large             models that do not fit into memory twice
     compare           everything in one call
     testing           one call in a test
 """

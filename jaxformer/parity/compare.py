@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -15,21 +15,27 @@ from jaxformer.parity.attribute.checks import CHECK_NAMES, chosen_checks, needs_
 from jaxformer.parity.attribute.comparison import Comparison, Result, environment
 from jaxformer.parity.decoding import compare_generation
 from jaxformer.parity.isolate import first_crash, isolated
+from jaxformer.parity.large import sparing
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.metrics import TOLERANCES
 from jaxformer.parity.probe import never_passed
-from jaxformer.parity.recording import record, record_torch
+from jaxformer.parity.recording import record, record_torch, selected
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.report.two_jax import REFERENCE, named_as_jax
 from jaxformer.parity.runs.jax_reference import NO_TIER_C
 from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.runs.session import SECONDS
+from jaxformer.parity.summary import summary
+from jaxformer.parity.summary.check import ByStatistics
+from jaxformer.parity.summary.check import results as by_statistics
+from jaxformer.parity.summary.summary import Summary
 from jaxformer.parity.trace.archive import load, save
 from jaxformer.parity.trace.call_sites import CALL
 from jaxformer.parity.trace.outputs import Call, Outputs, shapes_in_jax, shapes_of
 from jaxformer.parity.trace.pytree_modules import open_modules
 from jaxformer.parity.trace.reference import Reference, Tier, apply
+from jaxformer.parity.trace.selection import Selection
 from jaxformer.parity.trace.source_lines import line_of, untold
 from jaxformer.parity.trace.torch_hooks import TorchState, one_if_small, torch_state
 from jaxformer.parity.training.compare import compare_training
@@ -46,7 +52,11 @@ from jaxformer.parity.validate import (
 )
 from jaxformer.validation.fields import check_choice, check_path
 
+Keep = Literal["tensors", "statistics"]
+"""Form in which the reference's arrays are kept."""
 
+
+@sparing
 def compare(
     torch_model: Any,
     jax_model: Any,
@@ -61,6 +71,9 @@ def compare(
     training: TrainingSpec | None = None,
     generate: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
     search_seconds: float = SECONDS,
+    names: str = "*",
+    every: int = 1,
+    keep: Keep = "tensors",
     isolate: bool = False,
 ) -> Report:
     """Compare a torch module with a JAX model on the same `inputs`.
@@ -88,17 +101,25 @@ def compare(
     is 0 for equal, 1 for different, 2 if a side could not be run or matched. The search for causes takes at most
     `search_seconds`; 0 leaves it out.
 
+    `names`, a pattern of paths of torch's modules such as "decoder.layers.[0-3].*", and `every`, one in so many layers, select
+    the modules that are compared by themselves. With `keep="statistics"` a few numbers stand for each of torch's arrays, JAX
+    runs on its own weights, and the report names the first module that differs. A model that would not fit into memory
+    otherwise is compared without gradients, one weight at a time in float64.
+
     With `isolate`, everything runs in a process of its own, on a copy of both models: if the JAX program crashes that process,
     the report says where.
     """
     if isolate:
         calls, judged = {"call_torch": call_torch, "call_jax": call_jax}, {"rules": rules, "checks": checks, "tier": tier}
         later = {"mode": mode, "training": training, "generate": generate, "search_seconds": search_seconds}
-        return isolated(compare, torch_model, jax_model, inputs, **calls, **judged, **later)
-    if is_jax(torch_model):
+        kept = {"names": names, "every": every, "keep": keep}
+        return isolated(compare, torch_model, jax_model, inputs, **calls, **judged, **later, **kept)
+    selection = Selection(names, every)
+    check_choice("keep", keep, get_args(Keep))
+    if is_jax(torch_model) or keep == "statistics":
         check_inference(mode, training, generate)
         judged = {"rules": rules, "checks": checks, "tier": tier, "search_seconds": search_seconds}
-        return compare_jax(torch_model, jax_model, inputs, call_torch, call_jax, judged)
+        return compare_recorded(torch_model, jax_model, inputs, (call_torch, call_jax), (selection, keep), **judged)
     opened = open_modules(jax_model)
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(opened.tree, rules, call_jax)
     check_later(training, generate)
@@ -115,7 +136,7 @@ def compare(
     def record_rows(rows: Any = ...) -> Reference:
         some = tuple(array[rows] for array in arrays)
         reference = record_torch(torch_model, some, call_torch, tier=tier, checks=checks, mode=mode)
-        return replace(reference, outputs=outputs.names)
+        return selected(replace(reference, outputs=outputs.names), selection)
 
     def results() -> Iterator[Result]:
         state, needs = torch_state(torch_model), needs_of(chosen)
@@ -136,6 +157,7 @@ def compare(
     return replace(report, not_covered=[*report.not_covered, *outputs.left_out(), *never_passed(torch_model, arrays)])
 
 
+@sparing
 def dump(
     torch_model: Any,
     inputs: tuple[np.ndarray, ...],
@@ -145,33 +167,52 @@ def dump(
     checks: tuple[str, ...] = CHECK_NAMES,
     tier: Tier = "B",
     mode: Mode = "eval",
-) -> Reference:
+    names: str = "*",
+    every: int = 1,
+    keep: Keep = "tensors",
+) -> Reference | Summary:
     """Record the torch side of a comparison in a folder, for `check` where torch is not installed.
 
     A JAX model may stand for torch, as in `compare`, for example to check the same model under another version of JAX.
+    `names`, `every` and `keep` are those of `compare`: statistics take some hundred bytes an array, and no weights are kept.
     The folder is written atomically: it appears complete or not at all. Raises InputError if it exists, and ParityError if
     torch cannot be recorded.
     """
     refuse_existing(folder := check_path("folder", folder))
     arrays, outputs = checked_reference(torch_model, inputs, call_torch), Outputs()
-    recorded = record(torch_model, arrays, outputs.of_torch(call_torch), tier=tier, checks=checks, mode=mode)
-    reference = replace(recorded, outputs=outputs.names)
+    selection, call = Selection(names, every), outputs.of_torch(call_torch)
+    check_choice("keep", keep, get_args(Keep))
+    if keep == "statistics":
+        summary.save(kept := summary.summarize(torch_model, arrays, call, selection, mode), folder)
+        return kept
+    recorded = record(torch_model, arrays, call, tier=tier, checks=checks, mode=mode)
+    reference = selected(replace(recorded, outputs=outputs.names), selection)
     save(reference, folder)
     return reference
 
 
-def compare_jax(
-    model: Any, jax_model: Any, inputs: tuple[np.ndarray, ...], call: Call, call_jax: Call, judged: dict[str, Any]
+def compare_recorded(
+    model: Any,
+    jax_model: Any,
+    inputs: tuple[np.ndarray, ...],
+    calls: tuple[Call, Call],
+    kept: tuple[Selection, Keep],
+    **judged: Any,
 ) -> Report:
-    """Compare a JAX model with a JAX `model` that stands for torch; `judged` are the other arguments of `check`."""
-    opened, tier, checks = open_modules(jax_model), judged["tier"], judged["checks"]
+    """Record a reference, and check a JAX model against it; `judged` are the other arguments of `check`."""
+    (call, call_jax), (selection, keep), opened = calls, kept, open_modules(jax_model)
+    tier, checks = judged["tier"], judged["checks"]
     checked_jax(opened.tree, judged["rules"], call_jax)
     arrays = checked_reference(model, inputs, call)
     outputs = Outputs(lambda: shapes_in_jax(opened.given(call_jax), opened.tree, arrays, in_training=False))
+    call = outputs.of_torch(call)
     try:
-        reference = record(model, arrays, outputs.of_torch(call), tier=tier, checks=checks)
+        if keep == "statistics":
+            return check(summary.summarize(model, arrays, call, selection), jax_model, call_jax=call_jax, **judged)
+        reference = selected(record(model, arrays, call, tier=tier, checks=checks), selection)
     except (ParityError, SystemExit) as error:
-        return named_as_jax(collected(_failed(error), tier, [check.name for check in chosen_checks(checks, tier)]))
+        report = collected(_failed(error), tier, [check.name for check in chosen_checks(checks, tier)])
+        return named_as_jax(report) if is_jax(model) else report
     report = check(replace(reference, outputs=outputs.names), jax_model, call_jax=call_jax, **judged)
     return replace(report, not_covered=[*report.not_covered, *map(named_as_jax, outputs.left_out())])
 
@@ -181,8 +222,9 @@ def _failed(error: BaseException) -> Iterator[Result]:
     yield
 
 
+@sparing
 def check(
-    reference: Reference | Path | str,
+    reference: Reference | Summary | Path | str,
     jax_model: Any,
     *,
     rules: Family | str | None = None,
@@ -196,7 +238,13 @@ def check(
     family = checked_jax(opened.tree, rules, call_jax)
     chosen_checks(checks, tier)
     seconds = checked_seconds(search_seconds)
-    recorded = reference if isinstance(reference, Reference) else load(check_path("reference", reference))
+    if not isinstance(reference, Reference | Summary):
+        folder = check_path("reference", reference)
+        reference = summary.load(folder) if summary.is_summary(folder) else load(folder)
+    if isinstance(recorded := reference, Summary):
+        compared = ByStatistics(recorded, opened.tree, family, opened.given(call_jax))
+        report = collected(by_statistics(compared), "A", ["forward"])
+        return named_as_jax(report) if REFERENCE in recorded.environment else report
     if REFERENCE in recorded.environment and tier == "C":
         raise InputError(NO_TIER_C)
     in_training = recorded.draws is not None

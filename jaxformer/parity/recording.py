@@ -10,11 +10,13 @@ from jaxformer.parity.attribute.checks import CHECK_NAMES, chosen_checks, needs_
 from jaxformer.parity.numerics.metrics import error, over
 from jaxformer.parity.runs.jax_reference import record_jax
 from jaxformer.parity.runs.training_mode import TorchInTraining
+from jaxformer.parity.trace.call_sites import CALL
 from jaxformer.parity.trace.coverage import sensitivity
 from jaxformer.parity.trace.outputs import Call
 from jaxformer.parity.trace.pytree_modules import open_modules
 from jaxformer.parity.trace.reference import Reference, Source, Tier, apply, run_torch
 from jaxformer.parity.trace.rounding_error import measure_rounding
+from jaxformer.parity.trace.selection import Selection
 from jaxformer.parity.trace.suspect_operations import torch_draws
 from jaxformer.parity.validate import Mode, evaluating, is_jax
 
@@ -29,6 +31,12 @@ def record(
         raise InputError("mode is 'train'; a JAX model is recorded in inference mode")
     opened, needs = open_modules(model), needs_of(chosen_checks(checks, tier))
     return record_jax(opened.tree, inputs, opened.given(call), tier=tier, gradients=bool({"gradients", "coverage"} & needs))
+
+
+def selected(reference: Reference, selection: Selection) -> Reference:
+    """Keep the records of the selected calls only. Raises InputError if there are none."""
+    calls = {site: record for site, record in reference.calls.items() if site == CALL or selection.has(site.path)}
+    return replace(reference, calls=calls, left_out=selection.among(site.path for site in reference.calls if site != CALL))
 
 
 def record_torch(

@@ -9,6 +9,7 @@ import torch
 from flax import nnx
 
 from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.host import same_bits
 from jaxformer.convert.registry import FAMILIES
 from jaxformer.convert.rules import (
     Family,
@@ -26,7 +27,6 @@ from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.nn.stack import Stack
 from jaxformer.parity.compare import compare
-from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import B, D, F, H, N, T, V, block_config, gpt_config, noise
 

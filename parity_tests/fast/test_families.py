@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 
+from jaxformer.convert.host import same_bits
 from jaxformer.convert.registry import FAMILIES, within
 from jaxformer.convert.rules import gradients_to_torch, to_jax, to_torch
 from jaxformer.evaluation.ladder import load_torch
@@ -16,7 +17,7 @@ from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.positions import sinusoid, sinusoid_blocks
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.float64 import to_float64
-from jaxformer.parity.numerics.metrics import check_float64, check_gradients, same_bits
+from jaxformer.parity.numerics.metrics import check_float64, check_gradients
 from jaxformer.parity.probe import excite, probe
 from parity_tests.support.helpers import (
     B,

@@ -12,6 +12,7 @@ import torch
 
 import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.host import same_bits
 from jaxformer.convert.layouts import find_layout, fingerprint
 from jaxformer.convert.registry import FAMILIES
 from jaxformer.convert.rules import Axes, Family, Part, Rule, to_jax, to_torch
@@ -19,7 +20,6 @@ from jaxformer.errors import ConversionError
 from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.compare import compare
-from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.pairing.candidates import Assignment, as_family, on_host, torch_names
 from jaxformer.parity.pairing.modules import parameter_pairs
 from jaxformer.parity.pairing.tensors import identify

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.family import Family, Rule, module_rules, packed_rules, projection_rules
+from jaxformer.convert.host import same_bits
 from jaxformer.convert.patterns import read_pattern
 from jaxformer.convert.rules import Part, gradients_to_torch, places, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import abstract
 from jaxformer.parity.attribute.weights import describe_difference
-from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import D, F, H, K, N, T, V, gpt_config, noise
 

@@ -10,11 +10,11 @@ import torch
 
 import torch_ref.models as torch_models
 from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.host import same_bits
 from jaxformer.convert.registry import FAMILIES
 from jaxformer.convert.rules import Axes, Family, Part, Rule, gradients_to_torch, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import abstract
-from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.pairing.modules import pair_modules, parameter_pairs
 from jaxformer.parity.probe import excite
 from jaxformer.pytree import named_leaves

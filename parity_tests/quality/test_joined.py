@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from jaxformer.convert.host import same_bits
 from jaxformer.convert.rules import Family, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.parity.compare import compare
-from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.pairing.tensors import NO_RULES, identify
 from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.torch_hooks import TorchState

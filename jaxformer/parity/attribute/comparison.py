@@ -115,7 +115,7 @@ class Comparison:
         Its call is a new function each time, because JAX keeps the trace of a known function even if code was redefined since.
         """
         found, call = self.matched, self.call
-        loaded = to_jax(self.state.weights, found.model, found.family)
+        loaded = to_jax(self.state.weights, found.model, found.family, keep=True)
         candidate = Candidate(loaded, wraps(call)(lambda *given: call(*given)), found.family, found.tables, found.alone)
         return with_training(candidate, self.reference) if self.in_training else candidate
 

@@ -198,7 +198,9 @@ def drawn(traced: Traced) -> str:
 
 
 def unpaired_calls(traced: Traced) -> dict[str, list[str]]:
-    """Calls that only one side has, by the report's fields."""
+    """Calls that only one side has, by the report's fields; none if only some calls are compared."""
+    if traced.reference.left_out:
+        return {"jax_only": [], "torch_only": []}
     paired, calls = set(traced.pairs.values()), traced.reference.calls
     return {
         "jax_only": [str(site) for site in traced.normal_run.outputs if site not in traced.pairs],
@@ -208,6 +210,8 @@ def unpaired_calls(traced: Traced) -> dict[str, list[str]]:
 
 def unpaired_taps(traced: Traced) -> list[str]:
     """Describe jax's taps without a pair; if some are of attention, also torch's softmaxes without a pair."""
+    if traced.reference.left_out:
+        return []
     paired, taps = set(traced.pairs.values()), [site for site in traced.normal_run.taps if site not in traced.pairs]
     every = [str(site) for site in traced.normal_run.taps]
     said = say_names([str(site) for site in taps], every)

@@ -17,6 +17,7 @@ from jaxformer.parity.report.text import count
 from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.runs.training_mode import is_statistic
 from jaxformer.parity.trace.call_sites import CALL
+from jaxformer.parity.trace.not_finite import counted, first_not_finite
 from jaxformer.parity.trace.outputs import said
 from jaxformer.parity.trace.source_lines import line_of
 
@@ -34,7 +35,10 @@ def forward(comparison: Comparison) -> Result:
             says = f"{said(name)} is {list(ours.shape)} in jax and {list(theirs.shape)} in torch"
             return Result(Stage("forward", "different", says))
     if not np.isfinite(reference.output).any():
-        return Result(Stage("forward", "failed", NOTHING_FINITE))
+        place = first_not_finite(counted(reference.calls))
+        return Result(
+            Stage("forward", "failed", NOTHING_FINITE + f"; the first output that is not finite is {place}" * bool(place))
+        )
     if any(over(row.propagated, "activation") for row in rows):
         words = (f"{differing(traced)} relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced), drawn(traced))
         return Result(Stage("forward", "different", "; ".join(filter(None, words))), inconclusive=closed(traced))
@@ -78,8 +82,9 @@ def untraced(traced: Traced) -> list[str]:
 
 
 def closed(traced: Traced) -> list[str]:
-    """Note transformations whose inner calls are not seen."""
-    return [f"calls inside of {each} are not compared by themselves" for each in traced.normal_run.unopened]
+    """Note modules that were not selected, and transformations whose inner calls are not seen."""
+    left_out = [f"modules: {traced.reference.left_out}"] if traced.reference.left_out else []
+    return left_out + [f"calls inside of {each} are not compared by themselves" for each in traced.normal_run.unopened]
 
 
 def sensitivity(comparison: Comparison) -> Result | None:

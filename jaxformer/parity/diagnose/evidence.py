@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxformer.parity.numerics.float64 import casts_on_use
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
 from jaxformer.parity.numerics.metrics import EXPLAINED, as_float64, distance
 from jaxformer.parity.runs.gradients_of_weights import of_own_weights
@@ -185,8 +186,9 @@ def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
     before = arrays_before(owner, inside, calls)
     masks = tuple(array if array.dtype == bool else allowed(array) for array in given if array.dtype == bool or kind_of(array))
     modules: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
-    for name, array in traced.weights.items():
-        modules[name.rpartition(".")[0]][name.rpartition(".")[2]] = array
+    for name in traced.weights:
+        if not casts_on_use() or below(name, parent(owner.path)):
+            modules[parent(name)][last(name)] = traced.weights[name]
     rows_in = rows_are_inputs(modules.get(owner.path, {}), list(before.values()), mismatch.torch)
     roles = {path: roles_of(own, rows_in=rows_in) for path, own in modules.items()}
     own, shown = roles.pop(owner.path, {}), {traced.names.get(path, path): each for path, each in roles.items()}

@@ -8,6 +8,7 @@ int64.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -21,6 +22,7 @@ from jaxtyping import PyTree
 
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.jax_operations import EMPTY, WIDER, filled, grouped_product, is_grouped_product, on_host
+from jaxformer.parity.numerics.metrics import as_float64
 from jaxformer.pytree import is_weight
 
 Operate = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
@@ -62,6 +64,33 @@ SLICED = {primitives.dynamic_slice_p: 1, primitives.dynamic_update_slice_p: 2}
 """Number of array operands before the indices of a slice primitive; indices may have a dtype of their own."""
 
 
+GATHERS = {"gather", "embedding", "index", "index_select"}
+"""Operations of JAX and of torch that pick rows of a table: their result is cast, which is smaller."""
+MOVES = {"slice", "dynamic_slice", "transpose", "reshape", "squeeze", "broadcast_in_dim", "copy"}
+MOVES |= {"convert_element_type"}
+"""JAX's operations whose operands are not cast: they move numbers, or are casts themselves."""
+_cast_on_use: list[bool] = []
+"""Non-empty if models keep their weights in float32."""
+
+
+@contextmanager
+def cast_on_use() -> Iterator[None]:
+    """Context manager: a model keeps its weights in float32, and each operation casts its own operands to float64.
+
+    The results are those of a model in float64, in half of its memory. JAX's operations have to run one by one.
+    """
+    _cast_on_use.append(True)
+    try:
+        yield
+    finally:
+        _cast_on_use.pop()
+
+
+def casts_on_use() -> bool:
+    """True if models keep their weights in float32."""
+    return bool(_cast_on_use)
+
+
 @contextmanager
 def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
     """Trace JAX in float64: x64 is on, matrix products are exact to it, requests for float32 give float64, and so does a
@@ -73,8 +102,7 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
         try:
             return bind_as_it_is(operation, *args, **how)
         except TypeError:
-            first = SLICED.get(operation, 0)
-            integers = one_integer(args[first:])
+            integers = one_integer(args[(first := SLICED.get(operation, 0)) :])
             if integers is None or has_jaxpr(how):
                 raise
         return bind_as_it_is(operation, *args[:first], *integers, **how)
@@ -82,10 +110,11 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
     def bind_float64(operation: Primitive, *args: Any, **how: Any) -> Any:
         if operation.name == EMPTY and (array := filled(how)) is not None:
             return array
-        if operation in TYPED:
-            how = {name: WIDER.get(value, value) if isinstance(value, np.dtype) else value for name, value in how.items()}
+        how = wider(how) if operation in TYPED else how
+        if casts_on_use() and operation.name in GATHERS:
+            return widest(bind(operation, *args, **how))
         if not has_jaxpr(how):
-            args = tables_instead(one_float(args), tables)
+            args = tables_instead(operands(operation, args), tables)
         if not computes or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
             return bind(operation, *args, **how)
         with eval_context(), mock.patch.object(Primitive, "bind", bind_as_it_is):
@@ -111,12 +140,29 @@ def has_jaxpr(how: dict[str, Any]) -> bool:
     return any(isinstance(each, Jaxpr | ClosedJaxpr) for each in values)
 
 
+def wider(how: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace float32 by float64 among the parameters of an operation."""
+    return {name: WIDER.get(value, value) if isinstance(value, np.dtype) else value for name, value in how.items()}
+
+
+def operands(operation: Primitive, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Cast float32 arguments to float64: those beside float64 ones, or all that the operation computes with."""
+    if not casts_on_use():
+        return one_float(args)
+    return args if operation.name in MOVES else widest(args)
+
+
 def one_float(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Cast float32 arguments to float64 if the arguments mix both."""
     types = [getattr(arg, "dtype", None) for arg in args]
     if not {FLOAT32, FLOAT64} <= {*types}:
         return args
     return tuple(jnp.asarray(arg, FLOAT64) if dtype == FLOAT32 else arg for arg, dtype in zip(args, types, strict=True))
+
+
+def widest(value: Any) -> Any:
+    """Cast float32 arrays in a value to float64."""
+    return jax.tree.map(lambda each: jnp.asarray(each, FLOAT64) if getattr(each, "dtype", None) == FLOAT32 else each, value)
 
 
 def tables_instead(args: tuple[Any, ...], tables: Tables) -> tuple[Any, ...]:
@@ -143,12 +189,20 @@ def is_constant(argument: Any) -> bool:
 def torch_float64() -> Iterator[None]:
     """Run torch with float64 as the default dtype, and with float64 wherever an operation requests float32."""
     import torch
+    from torch.utils._pytree import tree_map_only
 
     wider = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+    def widest(value: Any) -> Any:
+        return tree_map_only(torch.Tensor, lambda each: each.double() if each.dtype == torch.float32 else each, value)
 
     def in_float64(operation: Any, args: tuple[Any, ...], how: Mapping[str, Any]) -> Any:
         if isinstance(dtype := how.get("dtype"), torch.dtype):
             how = {**how, "dtype": wider.get(dtype, dtype)}
+        if casts_on_use() and not operation.is_view and not operation._schema.is_mutable:
+            if operation.overloadpacket.__name__ in GATHERS:
+                return widest(operation(*args, **how))
+            args, how = widest(args), widest(how)
         return grouped_product(*args) if is_grouped_product(operation, args) else operation(*args, **how)
 
     before = torch.get_default_dtype()
@@ -160,9 +214,27 @@ def torch_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def to_float64(tree: PyTree) -> PyTree:
-    """Cast every float leaf to float64 (under `jax.enable_x64(True)`)."""
-    return cast(tree, jnp.float64)
+@dataclass(frozen=True)
+class Float64(Mapping[str, np.ndarray]):
+    """Weights in float64, by all their names; each is cast when it is asked for."""
+
+    weights: Mapping[str, np.ndarray]
+    tied: Mapping[str, str]
+    """Further name of a weight -> its first name."""
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return as_float64(self.weights[self.tied.get(name, name)])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.weights, *self.tied))
+
+    def __len__(self) -> int:
+        return len(self.weights) + len(self.tied)
+
+
+def to_float64(model: PyTree) -> PyTree:
+    """Cast every float leaf to float64 (under `jax.enable_x64(True)`), unless operations cast what they use."""
+    return model if casts_on_use() else cast(model, jnp.float64)
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:
@@ -172,4 +244,4 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
 
 def inputs_float64(inputs: tuple[np.ndarray, ...]) -> tuple[jax.Array, ...]:
     """Return a model's inputs as jax arrays, floats as float64."""
-    return tuple(to_float64([*map(jax.device_put, inputs)]))
+    return tuple(cast([*map(jax.device_put, inputs)], jnp.float64))

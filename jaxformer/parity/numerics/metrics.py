@@ -291,8 +291,3 @@ def rms(arrays: Iterable[np.ndarray]) -> float:
 def is_null(ours: np.ndarray, theirs: np.ndarray, noise: float) -> bool:
     """True if both gradients are no more than rounding noise around zero."""
     return bool(np.abs(theirs).max(initial=0.0) <= noise and np.abs(ours).max(initial=0.0) <= noise)
-
-
-def same_bits(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    """True if dtype, shape and bytes are equal: -0.0 differs from 0.0, and a NaN equals itself."""
-    return ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()

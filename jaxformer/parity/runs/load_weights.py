@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family, sums, to_jax
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
+from jaxformer.parity.numerics.float64 import casts_on_use, inputs_float64, jax_float64, to_float64
 from jaxformer.parity.numerics.metrics import as_float64
 from jaxformer.parity.pairing.draws import DrawPairs
 from jaxformer.parity.pairing.placement import OneSided
@@ -58,7 +58,9 @@ def loaded64(weights: Mapping[str, np.ndarray], loaded: PyTree, rules: Family) -
     """Convert a model that holds these weights to float64; sums of weights are computed in float64 (needs
     `jax.enable_x64(True)`)."""
     model = to_float64(loaded)
-    return to_jax({name: as_float64(array) for name, array in weights.items()}, model, rules) if sums(loaded, rules) else model
+    if casts_on_use() or not sums(loaded, rules):
+        return model
+    return to_jax({name: as_float64(array) for name, array in weights.items()}, model, rules)
 
 
 def float64_run(
@@ -112,7 +114,7 @@ class Candidate:
 
     def model(self, reference: Reference) -> PyTree:
         """The module with the reference's weights, in inference mode."""
-        return ready(to_jax(reference.weights, self.like, self.family), training=False)
+        return ready(to_jax(reference.weights, self.like, self.family, keep=True), training=False)
 
 
 def without_absent(reference: Reference, rules: Family) -> Reference:

@@ -12,9 +12,9 @@ from jaxformer.convert.rules import Family, gradients_to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.numerics.axis_order import order_of, repeated, to_jax_axes
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64
+from jaxformer.parity.numerics.float64 import Float64, casts_on_use, inputs_float64, jax_float64
 from jaxformer.parity.numerics.float_masks import one_number
-from jaxformer.parity.numerics.metrics import EQUAL, EXACT, Error, Noise, as_float64, error, over
+from jaxformer.parity.numerics.metrics import EQUAL, EXACT, Error, Noise, error, over
 from jaxformer.parity.pairing.arrays import as_long_as_jaxs, plain_orders
 from jaxformer.parity.pairing.draws import DrawPairs
 from jaxformer.parity.pairing.modules import (
@@ -85,10 +85,10 @@ class Traced:
     """Reason why JAX cannot differentiate the model, if gradients were requested."""
 
     @cached_property
-    def weights(self) -> dict[str, np.ndarray]:
+    def weights(self) -> Mapping[str, np.ndarray]:
         """torch's weights in float64, tied ones by all their names."""
-        held = {name: as_float64(array) for name, array in self.reference.weights.items()}
-        return held | {name: held[first] for name, first in self.reference.tied.items()}
+        every = Float64(self.reference.weights, self.reference.tied)
+        return every if casts_on_use() else dict(every)
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:

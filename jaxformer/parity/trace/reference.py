@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError, message_of
-from jaxformer.parity.numerics.float64 import torch_float64
+from jaxformer.parity.numerics.float64 import casts_on_use, torch_float64
 from jaxformer.parity.numerics.float_masks import is_mask
 from jaxformer.parity.numerics.metrics import Noise, host
 from jaxformer.parity.numerics.products import torch_product
@@ -118,6 +118,8 @@ class Reference:
     not_covered: tuple[str, ...] | None = None
     """Parts that no comparison with this reference covers, if requested."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    left_out: str = ""
+    """Modules that a selection leaves out, in words."""
     draws: tuple[Draw, ...] | None = None
     """torch's draws in training mode; None in inference mode."""
     source: Source | None = None
@@ -156,7 +158,7 @@ def run_torch(
         keeps_buffers=all(keeps for _, keeps in low.values()),
         calls=calls,
         heads=heads,
-        environment=_environment(),
+        environment=torch_environment(),
         source=Source(module, call),
     )
 
@@ -170,7 +172,8 @@ def run_float64(
     """
     import torch
 
-    copied, tensors = thawed(copy.deepcopy(module).double()), tensors_of(inputs, torch.float64)
+    copied = module if casts_on_use() else thawed(copy.deepcopy(module).double())
+    tensors = tensors_of(inputs, torch.float64)
     with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(copied, observer) if observer else nullcontext():
         floats = {
             f"input {i}": tensor for i, tensor in enumerate(tensors) if tensor.is_floating_point() and not is_mask(inputs[i])
@@ -200,7 +203,7 @@ def run_float64(
         return arrays, cotangents, dict(zip(leaves, map(host, found), strict=True))
 
 
-def _environment() -> dict[str, str]:
+def torch_environment() -> dict[str, str]:
     """Return the versions and precision of torch's side."""
     import torch
 

@@ -111,7 +111,7 @@ def _largest(draws: Iterable[Perturbed]) -> Perturbed:
 def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bool) -> Perturbed:
     """Measure one perturbed run; with `alone`, each holder is given torch's own arrays."""
     replay = _Replay(reference.calls, holders(reference) if alone else ())
-    with _perturbation(seed):
+    with perturbation(seed):
         outputs, _, gradients = run_float64(module, reference.inputs, call, replay, gradients=bool(reference.gradients))
     for i, (array, recorded) in enumerate(zip(outputs, reference.calls[CALL].output, strict=True)):
         replay.note(ArrayKey(CALL, "output", i), array, recorded)
@@ -120,7 +120,7 @@ def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bo
     return replay.perturbed
 
 
-def _perturbation(seed: int) -> Any:
+def perturbation(seed: int) -> Any:
     """Context manager: torch perturbs what it computes in float64, forward and backward."""
     import torch
     from torch.utils._pytree import tree_map_only

@@ -1,0 +1,185 @@
+"""Comparison of a JAX model, with its own weights, with the statistics of a reference."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from jaxformer.convert.mismatch import listed
+from jaxformer.convert.rules import Family, tensors_to_torch
+from jaxformer.parity.attribute.comparison import Result, environment
+from jaxformer.parity.numerics.float32_tables import Tables
+from jaxformer.parity.numerics.metrics import DIFFERENT, EQUAL, Error, over
+from jaxformer.parity.numerics.statistics import Statistics, statistics_of
+from jaxformer.parity.pairing.buffers import typed_constants
+from jaxformer.parity.pairing.modules import numbered_stacks, pair_calls, pair_modules, parameter_pairs
+from jaxformer.parity.report.data import Module, Stage
+from jaxformer.parity.report.text import count
+from jaxformer.parity.runs.jax_reference import by_layer, layers_of
+from jaxformer.parity.summary.events import Event, Summarizing, counted
+from jaxformer.parity.summary.summary import Summary, run_jax
+from jaxformer.parity.trace.call_sites import CALL, Site, ancestors
+from jaxformer.parity.trace.not_finite import first_not_finite
+from jaxformer.parity.trace.outputs import Call
+from jaxformer.parity.trace.reference import saying
+from jaxformer.parity.trace.selection import ALL
+from jaxformer.pytree import named_weights
+
+NEAR = 0.5
+"""relL2 up to which a tensor of other numbers is taken for the partner of one without another."""
+
+
+@dataclass(frozen=True)
+class ByStatistics:
+    """A JAX model beside the statistics of a reference."""
+
+    summary: Summary
+    model: Any
+    rules: Family | None
+    call: Call
+
+    @cached_property
+    def run(self) -> Summarizing:
+        """The JAX model's run."""
+        with saying("jax in float64"):
+            return run_jax(self.model, self.summary.inputs, self.call, ALL, Tables(self.summary.buffers), "call_jax")
+
+    @cached_property
+    def weights(self) -> dict[str, Statistics]:
+        """Statistics of the JAX model's weights: by torch's names if there are rules, else by their own, layer by layer."""
+        if self.rules is not None:
+            arrays: Mapping[str, np.ndarray] = tensors_to_torch(self.model, self.rules)
+        else:
+            arrays = by_layer(named_weights(self.model), layers_of(self.run.paths), np.float32)
+        return {name: statistics_of(array) for name, array in arrays.items()}
+
+    @cached_property
+    def partners(self) -> dict[str, str]:
+        """JAX's names of weights -> the reference's: tensors of numbers that no other tensor of the reference has, then the
+        nearest ones."""
+        if self.rules is not None:
+            return {name: name for name in self.weights if name in self.summary.weights}
+        theirs, ours = (_by_checksum(weights) for weights in (self.summary.weights, self.weights))
+        pairs = {name: names[0] for key, names in theirs.items() if len(names) == 1 for name in ours.get(key, ())}
+        lost = [name for key, names in theirs.items() if key not in ours for name in names]
+        for name in (name for key, names in ours.items() if key not in theirs for name in names):
+            apart = {other: self.apart(name, other) for other in lost if other not in pairs.values()}
+            if apart and apart[nearest := min(apart, key=apart.__getitem__)] <= NEAR:
+                pairs[name] = nearest
+        return pairs
+
+    def apart(self, name: str, other: str) -> float:
+        """relL2 between a weight of JAX's and one of the reference's."""
+        ours, theirs = self.weights[name], self.summary.weights[other]
+        return theirs.apart(ours).relative if theirs.fits(ours) else np.inf
+
+    @cached_property
+    def pairs(self) -> dict[Site, Site]:
+        """JAX's calls -> the reference's."""
+        parameters = self.partners
+        if self.rules is not None:
+            parameters = parameter_pairs(self.model, self.rules, numbered_stacks(self.run.paths))
+        modules = pair_modules(self.run.paths, {site.path for site in self.summary.calls}, parameters)
+        ours = [event.site for event in self.run.events if event.part == "output"]
+        return {**pair_calls(ours, self.summary.calls, modules), CALL: CALL}
+
+    @cached_property
+    def differences(self) -> dict[Event, Error]:
+        """Error of each event of JAX's that has a partner, in the order of JAX's run."""
+        theirs = {(event.site, event.part): event for event in self.summary.events}
+        both = {
+            event: theirs.get((self.pairs[event.site], event.part)) for event in self.run.events if event.site in self.pairs
+        }
+        return {event: self._apart(event, other) for event, other in both.items() if other is not None}
+
+    def _apart(self, event: Event, other: Event) -> Error:
+        """Largest error of the arrays of an event; arrays are paired in order, by their shapes."""
+        found, left = [EQUAL], [*enumerate(other.arrays)]
+        for array in event.arrays:
+            fits = next((pair for pair in left if pair[1].fits(array)), None)
+            if fits is not None:
+                left.remove(fits)
+                error, key = fits[1].apart(array), (other.site, event.part, fits[0])
+                noise = self.summary.rounding.get(key, 0.0)
+                found.append(replace(error, rounding=noise, rounding_peak=noise * np.sqrt(np.prod(array.shape))))
+            elif event.site == CALL:
+                found.append(DIFFERENT)
+        return max(found, key=lambda error: error.off("activation"))
+
+    @cached_property
+    def first(self) -> Event | None:
+        """First event that differs: everything before it is equal, so that its maker's own code is responsible."""
+        return next((event for event, off in self.differences.items() if over(off, "activation")), None)
+
+    @cached_property
+    def maker(self) -> Site | None:
+        """Innermost paired call around the code that makes the first difference."""
+        if self.first is None or self.first.maker in self.pairs:
+            return self.first and self.first.maker
+        around = {site.path: site for site in self.pairs}
+        return next((around[path] for path in ancestors(self.first.maker.path) if path in around), CALL)
+
+    @property
+    def modules(self) -> list[Module]:
+        """Table of the calls with a partner; the maker of the first difference diverges."""
+        rows = {event.site: off for event, off in self.differences.items() if event.part == "output"}
+        maker, local = self.maker, self.differences[self.first] if self.first else EQUAL
+        rows |= {maker: local} if maker and maker not in rows else {}
+        what = "output" if self.first is None or self.first.part == "output" else f"input of {self.first.site}"
+        own = {site: (local, what, True) if site == maker else (EQUAL, "output", False) for site in rows}
+        names = {site: str(site) if site.path or site.call else "" for site in rows}
+        return [Module(names[site], str(self.pairs[site]), off, *own[site]) for site, off in rows.items()]
+
+
+def _by_checksum(weights: Mapping[str, Statistics]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, each in weights.items():
+        found[each.checksum].append(name)
+    return found
+
+
+def results(compared: ByStatistics) -> Iterator[Result]:
+    """Yield the results of both checks: of the weights, and of the values in the normal run."""
+    forward = _forward(compared)
+    yield Result(_weights(compared))
+    more = {"modules": compared.modules, "environment": environment() | dict(compared.summary.environment)}
+    not_covered = ["gradients, and each module alone: the reference holds statistics"]
+    not_covered += [f"modules: {compared.summary.left_out}"] if compared.summary.left_out else []
+    yield Result(forward, inconclusive=not_covered, more=more)
+
+
+def _forward(compared: ByStatistics) -> Stage:
+    output = compared.differences[next(event for event in compared.differences if event.site == CALL)]
+    first, judged = compared.first, f"{len(compared.differences):,} groups of arrays"
+    wrong = [f"{side}'s first output that is not finite is that of {at}" for side, at in _not_finite(compared) if at]
+    if first is None:
+        return Stage("forward", "equal", "; ".join((f"relL2 {output.relative:.1e} by statistics of {judged}", *wrong)))
+    off, maker = compared.differences[first], compared.maker
+    what = "its output" if first.part == "output" else f"what it gives to {first.site}"
+    says = f"output relL2 {output.relative:.1e}; first in {maker}: {what} is off by relL2 {off.relative:.1e}"
+    return Stage("forward", "different", "; ".join((says, *wrong)))
+
+
+def _not_finite(compared: ByStatistics) -> Sequence[tuple[str, str]]:
+    sides = ("torch", compared.summary.events), ("jax", compared.run.events)
+    return [(side, first_not_finite(counted(events))) for side, events in sides]
+
+
+def _weights(compared: ByStatistics) -> Stage:
+    """Judge the weights: each has a partner with the same numbers, in any order of axes."""
+    theirs, ours = compared.summary.weights, compared.weights
+    held = {each.checksum for each in (*theirs.values(), *map(statistics_of, compared.summary.buffers.values()))}
+    constants = typed_constants(compared.model)
+    wrong = [name for name, each in ours.items() if each.checksum not in held and name not in constants]
+    mine = {each.checksum for each in ours.values()}
+    lost = [name for name, each in theirs.items() if each.checksum not in mine]
+    if not wrong and not lost:
+        return Stage("weights", "equal", f"{count(len(theirs), 'tensor')} with the same numbers, in any order of axes")
+    pairs = [(name, compared.partners[name]) for name in wrong if name in compared.partners]
+    says = [f"{name} is off by relL2 {compared.apart(name, other):.1e} from {other}" for name, other in pairs]
+    says += [f"{name} has no partner" for name in (*wrong, *lost) if name not in {it for pair in pairs for it in pair}]
+    counted = f"{count(len(wrong), 'tensor')} of JAX's and {len(lost)} of torch's"
+    return Stage("weights", "different", f"{counted}: {listed(says, '; ')}")

@@ -1,0 +1,219 @@
+"""Models that are too large to be compared as a whole: one weight at a time, selected modules, statistics."""
+
+import copy
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import jaxformer as jf
+from jaxformer.errors import ConfigError, InputError
+from jaxformer.parity import large
+from jaxformer.parity.numerics.statistics import statistics_of
+from jaxformer.parity.report.report import Report
+
+VOCABULARY, WIDTH, INNER, LAYERS = 11, 6, 10, 3
+IDS = np.random.default_rng(0).integers(0, VOCABULARY, (2, 5)).astype(np.int32)
+
+
+class TorchBlock(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, INNER), torch.nn.Linear(INNER, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+
+class TorchModel(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = torch.nn.ModuleList(TorchBlock() for _ in range(LAYERS))
+        self.head = torch.nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        x.mul_(2.0)  # in place, on rows of the table
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Block(nnx.Module):
+    def __init__(self, approximate, rngs):
+        self.norm = nnx.LayerNorm(WIDTH, epsilon=1e-5, rngs=rngs)
+        self.up, self.down = nnx.Linear(WIDTH, INNER, rngs=rngs), nnx.Linear(INNER, WIDTH, rngs=rngs)
+        self.approximate = approximate
+
+    def __call__(self, x):
+        return x + self.down(nnx.gelu(self.up(self.norm(x)), approximate=self.approximate))
+
+
+class Model(nnx.Module):
+    def __init__(self, wrong):
+        rngs = nnx.Rngs(0)
+        self.embed = nnx.Embed(VOCABULARY, WIDTH, rngs=rngs)
+        self.blocks = nnx.List(Block(i == wrong, rngs) for i in range(LAYERS))
+        self.head = nnx.Linear(WIDTH, VOCABULARY, use_bias=False, rngs=rngs)
+
+    def __call__(self, ids):
+        x = self.embed(ids) * 2.0
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+@pytest.fixture(scope="module")
+def torch_model():
+    torch.manual_seed(0)
+    model = TorchModel()
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def port(torch_model, wrong=None):
+    """The same model with torch's weights; tanh's GELU in block `wrong`."""
+    model, held = Model(wrong), {name: value.numpy() for name, value in torch_model.state_dict().items()}
+    for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+        name = ".".join(map(str, path))
+        name = name.replace("kernel", "weight").replace("scale", "weight").replace("embedding", "weight")
+        variable.set_value(jnp.asarray(held[name].T if path[-1] == "kernel" else held[name]))
+    return model
+
+
+@pytest.fixture
+def no_memory(monkeypatch):
+    monkeypatch.setattr(large, "free_bytes", lambda: 1)
+
+
+def test_one_weight_at_a_time_finds_the_same_module_and_cause(torch_model, no_memory):
+    report = jf.compare(torch_model, port(torch_model, wrong=1), (IDS,))
+    (module,) = report.diverging
+    assert module.name == "blocks.1"
+    assert "torch activation gelu; jax activation gelu by tanh" in module.cause
+    assert [stage.name for stage in report.stages] == ["weights", "forward", "local", "float32"]
+    assert any(each.startswith("gradients: a comparison with gradients takes") for each in report.not_covered)
+
+
+def test_one_weight_at_a_time_is_as_exact_as_a_model_in_float64(torch_model, no_memory, monkeypatch):
+    equal = jf.compare(torch_model, port(torch_model), (IDS,))
+    assert equal.exit_code == 0, equal
+    forward = next(stage for stage in equal.stages if stage.name == "forward")
+    assert float(forward.says.split()[1]) < 1e-14
+    nearly = port(torch_model)
+    nearly.blocks[2].norm.epsilon = 1.00001e-5
+    assert jf.compare(torch_model, nearly, (IDS,)).diverging[0].name.startswith("blocks.2")
+
+
+def test_weights_that_are_equal_are_not_copied(torch_model):
+    from jaxformer.convert.rules import to_jax
+    from jaxformer.parity.pairing.tensors import NO_RULES, identify
+    from jaxformer.parity.trace.torch_hooks import torch_state
+
+    state, model = torch_state(torch_model), port(torch_model)
+    model.blocks[0].up.kernel.set_value(model.blocks[0].up.kernel[...] * 2)
+    found = identify(state, model, NO_RULES)
+    loaded = to_jax(state.weights, model, found.family, keep=True)
+    same = [one is other for one, other in zip(jax.tree.leaves(loaded), jax.tree.leaves(model), strict=True)]
+    assert same.count(False) == 1
+    assert np.array_equal(loaded.blocks[0].up.kernel[...], state.weights["blocks.0.up.weight"].T)
+
+
+def test_gradients_alone_are_refused_where_memory_is_short(torch_model, no_memory):
+    with pytest.raises(InputError, match=r"checks = \('gradients',\): a comparison with gradients takes .* are free; check"):
+        jf.compare(torch_model, port(torch_model), (IDS,), checks=("gradients",))
+
+
+def test_selected_modules_alone_are_compared(torch_model):
+    report = jf.compare(torch_model, port(torch_model, wrong=2), (IDS,), names="blocks.*", every=2, checks=("forward", "local"))
+    assert {module.name.split(".")[1] for module in report.modules if "." in module.name} == {"0", "2"}
+    assert [module.name for module in report.diverging] == ["blocks.2"]
+    assert any("which names = 'blocks.*' and every = 2 leave out" in each for each in report.not_covered)
+    assert report.jax_only == report.torch_only == []
+
+
+def test_a_selection_of_nothing_names_the_nearest(torch_model):
+    report = jf.compare(torch_model, port(torch_model), (IDS,), names="block.0.up")
+    assert report.exit_code == 2
+    assert "names = 'block.0.up' with every = 1 select none of 14 modules; the nearest are blocks.0.up" in report.verdict
+    with pytest.raises(ConfigError, match="every = 0 is out of range"):
+        jf.compare(torch_model, port(torch_model), (IDS,), every=0)
+
+
+def test_statistics_do_not_depend_on_the_order_of_axes_and_bound_a_distance():
+    random = np.random.default_rng(3)
+    for shape in ((7,), (3, 5), (2, 9, 4), (2, 3, 5, 4)):
+        array = random.standard_normal(shape)
+        turned = array.transpose(random.permutation(array.ndim))
+        other = turned + 1e-6 * random.standard_normal(turned.shape)
+        one, two, three = map(statistics_of, (array, turned, other))
+        assert one.checksum == two.checksum != three.checksum
+        assert np.allclose(one.projections, two.projections, rtol=1e-12, atol=1e-12)
+        true = np.linalg.norm(other - turned) / np.linalg.norm(turned)
+        assert true / 3 < one.apart(three).relative < 3 * true
+
+
+@pytest.fixture(scope="module")
+def dumped(torch_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("statistics") / "dump"
+    jf.dump(torch_model, (IDS,), folder, keep="statistics")
+    return folder
+
+
+def test_statistics_name_the_first_module(torch_model, dumped):
+    assert jf.check(dumped, port(torch_model)).verdict == "EQUAL: weights, forward (tier A)"
+    report = jf.check(dumped, port(torch_model, wrong=1))
+    assert [(module.name, module.what) for module in report.diverging] == [("blocks.1", "input of blocks.1.down")]
+    assert Report.from_json(report.to_json()) == report
+    assert report.verdict == jf.compare(torch_model, port(torch_model, wrong=1), (IDS,), keep="statistics").verdict
+
+
+def test_statistics_tell_other_weights(torch_model, dumped):
+    other = port(torch_model)
+    other.blocks[1].up.kernel.set_value(other.blocks[1].up.kernel[...] * 1.001)
+    report = jf.check(dumped, other)
+    assert "blocks.1.up.kernel is off by relL2" in report.stages[0].says
+    assert "from blocks.1.up.weight" in report.stages[0].says
+    assert report.diverging[0].name == "blocks.1.up"
+
+
+def test_statistics_of_a_jax_reference(torch_model):
+    report = jf.compare(port(torch_model), port(torch_model, wrong=0), (IDS,), keep="statistics")
+    assert report.diverging[0].name == "blocks.0"
+    assert jf.compare(port(torch_model), port(torch_model), (IDS,), keep="statistics").exit_code == 0
+
+
+def test_the_first_output_that_is_not_finite_is_named(torch_model, dumped):
+    broken = port(torch_model)
+    broken.blocks[1].norm.epsilon = -1e9
+    report = jf.check(dumped, broken)
+    assert "jax's first output that is not finite is that of blocks.1.norm, in 60 of 60 numbers" in report.stages[1].says
+
+
+def test_a_changed_dump_of_statistics_is_refused(torch_model, dumped, tmp_path):
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    for file in dumped.iterdir():
+        (changed / file.name).write_bytes(file.read_bytes())
+    manifest = json.loads((changed / "summary.json").read_text())
+    manifest["events"] = manifest["events"][1:]
+    (changed / "summary.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="is damaged, or no dump"):
+        jf.check(changed, port(torch_model))
+    with pytest.raises(InputError, match="exists"):
+        jf.dump(torch_model, (IDS,), dumped, keep="statistics")
+    with pytest.raises(ConfigError, match="keep = 'all' is not known; choose one of tensors, statistics"):
+        jf.compare(torch_model, port(torch_model), (IDS,), keep="all")
+
+
+def test_the_first_module_of_torchs_that_is_not_finite_is_named(torch_model):
+    broken = copy.deepcopy(torch_model)
+    broken.blocks[1].up.weight.data[0, 0] = torch.inf
+    report = jf.compare(broken, port(torch_model), (IDS,), checks=("forward",))
+    assert "the first output that is not finite is blocks.1.up, in 10 of 100 numbers" in report.verdict
