@@ -9,6 +9,7 @@ Sub-packages and files, in the order in which they may import each other; data f
     pairing           which tensor, module and array corresponds to which
     runs              the JAX model, as a whole and module by module
     diagnose          causes of differences: the search for a mutation that gives jax's array
+    reduce            the smallest call that differs, as a test that runs by itself
     attribute         which modules diverge, and the checks
     training          both sides trained step beside step
     decoding          the logits of each step with a cache, and tokens that both sides generate

@@ -19,6 +19,7 @@ from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.metrics import TOLERANCES
 from jaxformer.parity.probe import never_passed
 from jaxformer.parity.recording import record, record_torch
+from jaxformer.parity.reduce.failing import ReduceTo, requested
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.report.two_jax import REFERENCE, named_as_jax
@@ -61,6 +62,7 @@ def compare(
     training: TrainingSpec | None = None,
     generate: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
     search_seconds: float = SECONDS,
+    reduce_to: ReduceTo = None,
     isolate: bool = False,
 ) -> Report:
     """Compare a torch module with a JAX model on the same `inputs`.
@@ -88,16 +90,21 @@ def compare(
     is 0 for equal, 1 for different, 2 if a side could not be run or matched. The search for causes takes at most
     `search_seconds`; 0 leaves it out.
 
+    With `reduce_to="failing.py"`, the first module whose own output differs becomes a test that runs without torch, and fails
+    until the source is mended: `failing.py`, and `failing.safetensors` with torch's weights, inputs and output of that call.
+    `reduce_to=("failing.py", make)` adds the function that makes the JAX model, for modules that do not keep what they were made
+    with; it returns the model, or a tuple: the model and a function that calls it.
+
     With `isolate`, everything runs in a process of its own, on a copy of both models: if the JAX program crashes that process,
     the report says where.
     """
     if isolate:
         calls, judged = {"call_torch": call_torch, "call_jax": call_jax}, {"rules": rules, "checks": checks, "tier": tier}
         later = {"mode": mode, "training": training, "generate": generate, "search_seconds": search_seconds}
-        return isolated(compare, torch_model, jax_model, inputs, **calls, **judged, **later)
+        return isolated(compare, torch_model, jax_model, inputs, **calls, **judged, **later, reduce_to=reduce_to)
     if is_jax(torch_model):
         check_inference(mode, training, generate)
-        judged = {"rules": rules, "checks": checks, "tier": tier, "search_seconds": search_seconds}
+        judged = {"rules": rules, "checks": checks, "tier": tier, "search_seconds": search_seconds, "reduce_to": reduce_to}
         return compare_jax(torch_model, jax_model, inputs, call_torch, call_jax, judged)
     opened = open_modules(jax_model)
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(opened.tree, rules, call_jax)
@@ -105,6 +112,7 @@ def compare(
     check_choice("mode", mode, get_args(Mode))
     given, in_training, seconds = opened.given(call_jax), mode == "train", checked_seconds(search_seconds)
     outputs = Outputs(lambda: shapes_in_jax(given, opened.tree, arrays, in_training=in_training))
+    reduction = requested(reduce_to, jax_model, call_jax, outputs)
     call_torch, call_jax = outputs.of_torch(call_torch), outputs.of_jax(given, in_training=in_training)
     if training is not None:
         training = replace(training, jax_loss=opened.given(training.jax_loss))
@@ -120,7 +128,7 @@ def compare(
     def results() -> Iterator[Result]:
         state, needs = torch_state(torch_model), needs_of(chosen)
         options = {"trains": training is not None, "in_training": in_training, "record_rows": record_rows}
-        options["search_seconds"] = seconds
+        options |= {"search_seconds": seconds, "reduction": reduction}
         comparison = Comparison(state, opened.tree, family, call_jax, record_rows, needs, tier, **options)
         yield from run_checks(comparison, chosen)
         if training is not None:
@@ -190,6 +198,7 @@ def check(
     checks: tuple[str, ...] = CHECK_NAMES,
     tier: Tier = "B",
     search_seconds: float = SECONDS,
+    reduce_to: ReduceTo = None,
 ) -> Report:
     """Compare a JAX model with a recorded reference, or the folder that holds one (see `dump`); torch is not needed."""
     opened = open_modules(jax_model)
@@ -201,12 +210,13 @@ def check(
         raise InputError(NO_TIER_C)
     in_training = recorded.draws is not None
     outputs = Outputs(torch=shapes_of(dict(zip(recorded.outputs, recorded.calls[CALL].output, strict=True))))
+    reduction = requested(reduce_to, jax_model, call_jax, outputs)
     call_jax = outputs.of_jax(opened.given(call_jax), in_training=in_training)
     chosen = chosen_checks(checks, tier, in_training=in_training)
 
     def results() -> Iterator[Result]:
         state = TorchState(recorded.weights, recorded.buffers, recorded.tied, recorded.frozen)
-        options = {"in_training": in_training, "search_seconds": seconds}
+        options = {"in_training": in_training, "search_seconds": seconds, "reduction": reduction}
         comparison = Comparison(state, opened.tree, family, call_jax, lambda: recorded, needs_of(chosen), tier, **options)
         yield from run_checks(comparison, chosen)
 

@@ -17,6 +17,7 @@ from jaxformer.parity.attribute.notes import unpaired_calls, unpaired_taps, with
 from jaxformer.parity.attribute.trained_alone import blamed, trained_alone
 from jaxformer.parity.numerics.products import jax_product
 from jaxformer.parity.pairing.tensors import NO_RULES, Identified, identify, identify_shapes
+from jaxformer.parity.reduce.failing import Reduction, reduced
 from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.runs.load_weights import Candidate, filled, has_shapes_alone, with_idle
 from jaxformer.parity.runs.session import SECONDS, Session
@@ -64,6 +65,8 @@ class Comparison:
     """Time limit in seconds for the search for causes."""
     in_training: bool = False
     """True if both sides run in training mode."""
+    reduction: Reduction | None = None
+    """Request for a file with the smallest call that differs."""
     record_rows: Callable[[np.ndarray], Reference] | None = None
     """Function that returns the reference on a subset of the inputs' rows, given as a boolean mask; None if torch cannot run
     again."""
@@ -146,6 +149,7 @@ class Comparison:
             **unpaired_calls(self.traced),
             "taps": unpaired_taps(self.traced),
             "environment": environment() | dict(self.reference.environment),
+            "reduced": reduced(self.traced, self.rows, self.reduction) if self.reduction else None,
         }
 
 

@@ -60,6 +60,7 @@ def note_lines(report: ReportData) -> list[str]:
         if names
     ]
     lines += [worded(f"not compared by themselves: {'; '.join(unpaired)}", report.environment)] if unpaired else []
+    lines += [f"smallest failing call: {report.reduced}"] if report.reduced else []
     return lines + ([f"not covered by this run: {', '.join(report.not_covered)}"] if report.not_covered else [])
 
 
