@@ -19,7 +19,7 @@ from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.metrics import TOLERANCES
 from jaxformer.parity.probe import never_passed
 from jaxformer.parity.recording import record, record_torch
-from jaxformer.parity.reduce.failing import ReduceTo, requested
+from jaxformer.parity.reduce.choose import ReduceTo, requested
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.report.two_jax import REFERENCE, named_as_jax
@@ -92,8 +92,8 @@ def compare(
 
     With `reduce_to="failing.py"`, the first module whose own output differs becomes a test that runs without torch, and fails
     until the source is mended: `failing.py`, and `failing.safetensors` with torch's weights, inputs and output of that call.
-    `reduce_to=("failing.py", make)` adds the function that makes the JAX model, for modules that do not keep what they were made
-    with; it returns the model, or a tuple: the model and a function that calls it.
+    `reduce_to=("failing.py", make)` adds the function that makes the JAX model, or a tuple: the model and a function that calls
+    it. It is needed where modules do not keep what they were made with.
 
     With `isolate`, everything runs in a process of its own, on a copy of both models: if the JAX program crashes that process,
     the report says where.

@@ -195,7 +195,9 @@ def planted(folder: Path, text: str, bug: tuple[str, str]) -> tuple[Any, Path]:
 def compared(given: tuple[Any, ...], reduce_to: Any, **options: Any) -> Report:
     model, *call = given
     call_jax = {"call_jax": call[0]} if call else {}
-    return jf.compare(THEIRS, model, (X,), tier="A", checks=CHECKS, reduce_to=reduce_to, search_seconds=0, **call_jax, **options)
+    return jf.compare(
+        THEIRS, model, (X,), tier="A", checks=CHECKS, reduce_to=reduce_to, search_seconds=0, **call_jax, **options
+    )
 
 
 def fails(file: Path, path: Path) -> bool:

@@ -1,8 +1,8 @@
 """Arguments with which a class makes a module again.
 
 Modules of Flax NNX and Equinox do not keep the arguments of their constructors. An argument is taken from an attribute of its
-name, in the module or in one inside it, or it is a seed, or has a default, or it is the whole number that gives the same module:
-the same settings, and arrays of the same shapes.
+name, in the module or in one inside it, or it is a seed, or has a default, or it is the whole number that gives the same
+module: the same settings, and arrays of the same shapes.
 """
 
 import inspect
@@ -118,7 +118,7 @@ def _described(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def items_of(value: Any) -> Mapping[Any, Any] | None:
     """Items of a module, a list, a tuple or a dict; None for other values, random states among them."""
-    if isinstance(value, nnx.Rngs | nnx.Variable) or isinstance(value, type):
+    if isinstance(value, nnx.Rngs | nnx.Variable | type):
         return None
     if isinstance(value, nnx.Module) or is_module(value):
         return {name: item for name, item in vars(value).items() if not name.startswith(("_pytree", "_object"))}

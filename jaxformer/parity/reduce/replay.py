@@ -74,15 +74,15 @@ class Replay:
     def __init__(self, one: OneCall, model: Any, call: Call):
         self.one, self.call = one, call
         self.floats, self.rest = parted(model)
-        self.given = given_by({one.site: one.record}, {}, gradients=False)
+        given = given_by({one.site: one.record}, {}, gradients=False)
+        self.values = {place: jax.device_put(array) for place, array in {**given.values, **given.others}.items()}
         self.inputs = inputs_float64(one.inputs)
         self.patching: _Patching
 
-    def _run(self, floats: Any) -> list[Any]:
-        """Return jax's arrays of the call's output."""
-        given, one = self.given, self.one
-        orders = AxisOrders(one.orders, ())
-        self.patching = _Patching(given.records, {**given.values, **given.others}, {}, {}, {}, orders)
+    def _run(self, floats: Any, values: Mapping[ArrayKey, Any]) -> list[Any]:
+        """Return jax's arrays of the call's output; torch's arrays are arguments, so that none is folded in float32."""
+        one = self.one
+        self.patching = _Patching({one.site: one.record}, values, {}, {}, {}, AxisOrders(one.orders, ()))
         model = joined(floats, self.rest)
         with watch_jax(model, self.patching), written_out():
             output = self.call(model, *self.inputs)
@@ -95,7 +95,7 @@ class Replay:
 
     def pairs(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return jax's arrays of the call's output and torch's, with torch's axes."""
-        arrays, _ = run_once(self._run, self.floats)
+        arrays, _ = run_once(self._run, self.floats, self.values)
         orders = self.patching.orders.taken
         both = zip(arrays, self._outputs(), strict=True)
         return [(to_torch_axes(np.asarray(ours), orders[it.place], it.torch.shape), it.torch) for ours, it in both]
@@ -107,7 +107,7 @@ class Replay:
 
         def run(floats: Any, others: Any) -> list[Any]:
             self.rest = others
-            return self._run(floats)
+            return self._run(floats, self.values)
 
         try:
             program = jax.make_jaxpr(run)(floats, rest).jaxpr
@@ -126,8 +126,8 @@ def difference(file: str | Path, made: Callable[[], Any]) -> float:
     """Return the largest relL2 between what a JAX call gives, in float64, and torch's output of the same call; infinite if
     shapes, NaN or infinities differ, or if the call is not reached.
 
-    `file` has the same name as the `.safetensors` with torch's arrays. `made()` returns the JAX model, or a tuple: the model and
-    the function that calls it.
+    `file` has the same name as the `.safetensors` with torch's arrays. `made()` returns the JAX model, or a tuple: the model
+    and the function that calls it.
     """
     one = load(Path(file).with_suffix(".safetensors"))
     found = made() if one.reads_more else without_arrays(made)

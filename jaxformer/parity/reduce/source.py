@@ -1,7 +1,7 @@
 """Python expressions of a model, of its settings and of the function that calls it; what has none is pickled.
 
-Classes and functions that have a name in a module are always imported by it, so that the source as it is now counts. Lambdas and
-functions inside of functions are pickled as they are, and only what they call is imported.
+Classes and functions that have a name in a module are always imported by it, so that the source as it is now counts. Lambdas
+and functions inside of functions are pickled as they are, and only what they call is imported.
 """
 
 import enum
@@ -60,7 +60,9 @@ class Source:
             return repr(value)
         if type(value) in (list, tuple):
             inside = "".join(f"{self._of(each)}, " for each in value)
-            return f"[{inside[:-2]}]" if type(value) is list else f"({inside.strip()})" if len(value) == 1 else f"({inside[:-2]})"
+            return (
+                f"[{inside[:-2]}]" if type(value) is list else f"({inside.strip()})" if len(value) == 1 else f"({inside[:-2]})"
+            )
         if type(value) is dict:
             return f"{{{', '.join(f'{self._of(key)}: {self._of(each)}' for key, each in value.items())}}}"
         if (found := place_of(value)) is not None:
@@ -165,7 +167,7 @@ def folder_of(module: ModuleType) -> str:
     file = getattr(module, "__file__", None)
     if file is None or not is_users(file):
         return ""
-    path, parts = Path(file).resolve().with_suffix(""), module.__name__.split(".")
+    path, parts = Path(file).absolute().with_suffix(""), module.__name__.split(".")
     path = path.parent if path.name == "__init__" else path
     if [*path.parts[-len(parts) :]] != parts:
         raise IrreducibleError(f"module {module.__name__} was loaded from {file}, where no import would find it")
