@@ -192,12 +192,10 @@ def planted(folder: Path, text: str, bug: tuple[str, str]) -> tuple[Any, Path]:
     return importlib.import_module(name), path
 
 
-def compared(given: tuple[Any, ...], reduce_to: Any, **options: Any) -> Report:
+def compared(given: tuple[Any, ...], reduce_to: Any) -> Report:
     model, *call = given
     call_jax = {"call_jax": call[0]} if call else {}
-    return jf.compare(
-        THEIRS, model, (X,), tier="A", checks=CHECKS, reduce_to=reduce_to, search_seconds=0, **call_jax, **options
-    )
+    return jf.compare(THEIRS, model, (X,), tier="A", checks=CHECKS, reduce_to=reduce_to, search_seconds=0, **call_jax)
 
 
 def fails(file: Path, path: Path) -> bool:
@@ -229,3 +227,112 @@ def test_the_file_fails_until_the_source_is_mended(name, folder, monkeypatch):
     path.write_text(case.text, "utf-8")
     assert not fails(file, path)
     assert sorted(each.name for each in folder.iterdir()) == ["failing.py", "failing.safetensors", path.name]
+
+
+def test_it_fails_under_pytest_by_itself(folder):
+    """With a function that makes the model, and in a process that knows nothing of this one."""
+    text = f"{NNX}\ndef make():\n    return Net({D}, {F}, rngs=nnx.Rngs(0)), lambda model, x: model(x)\n"
+    port, path = planted(folder, text, EXACT)
+    report = compared(nnx_model(port), (str(folder / "failing.py"), port.make))
+    assert Report.from_json(report.to_json()).reduced == report.reduced, str(report)
+    environment = os.environ | {"PYTHONPATH": str(Path(jf.__file__).parents[1])}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "failing.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED failing.py::test_the_model" in done.stdout
+    assert "AssertionError: assert " in done.stdout
+    path.write_text(text, "utf-8")
+    assert not fails(folder / "failing.py", path)
+
+
+def test_a_test_that_passes_is_not_written(folder):
+    """The function makes another model than the one that is compared: without the bug."""
+    port, _ = planted(
+        folder,
+        NNX.replace("(self, width, hidden, *, rngs)", "(self, width, hidden, *, rngs, epsilon=1e-5)"),
+        ("epsilon=1e-5, use", "epsilon=epsilon, use"),
+    )
+    other = nnx_model(port)[0]
+    other.norm.epsilon = 1e-6
+    report = compared((other,), (folder / "failing.py", lambda: port.Net(D, F, rngs=nnx.Rngs(0))))
+    assert report.reduced
+    assert report.reduced.why == ("norm: made again, it gives torch's output: its settings are not those of the compared model")
+    assert f"smallest failing call: not written: {report.reduced.why}" in str(report)
+    assert f"not written: {report.reduced.why}" in report.to_markdown()
+    assert not [*folder.glob("failing*")]
+
+
+def test_what_is_equal_is_not_written(folder):
+    port, _ = planted(folder, TAPPED, ("import jax\n", "import jax  # the same\n"))
+    report = compared(function(port), folder / "failing.py")
+    assert report.status == "equal"
+    assert report.reduced
+    assert report.reduced.why == "no module differs by itself"
+    assert not [*folder.glob("failing*")]
+
+
+def test_a_class_that_cannot_be_imported_is_told(folder):
+    class Local(nnx.Module):
+        def __init__(self):
+            self.norm = nnx.LayerNorm(D, epsilon=1e-6, use_fast_variance=False, rngs=nnx.Rngs(0))
+
+        def __call__(self, x):
+            return self.norm(x)
+
+    theirs, ours = jf.excite(torch.nn.Sequential(torch.nn.LayerNorm(D)).eval(), seed=0), Local()
+    ours.norm.scale.set_value(jnp.asarray(theirs[0].weight.detach().numpy()))
+    ours.norm.bias.set_value(jnp.asarray(theirs[0].bias.detach().numpy()))
+    report = jf.compare(theirs, ours, (X,), tier="A", checks=CHECKS, reduce_to=folder / "failing.py", search_seconds=0)
+    assert report.reduced
+    assert report.reduced.why.endswith("<locals>.Local cannot be imported; define it at the top level of a module")
+    assert not [*folder.glob("failing*")]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("failing.txt", "is no Python file; give a path that ends in .py, or a tuple"),
+        ("old.py", "exists already; remove it, or give another name"),
+        ("arrays.py", "arrays.safetensors exists already"),
+        ("nowhere/failing.py", "is no folder; give another path"),
+        (7, "reduce_to = 7 is an int; give a path"),
+        (("failing.py", 7), "reduce_to = 7 cannot be called"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_at_once(name, says, tmp_path):
+    for held in ("old.py", "arrays.safetensors"):
+        (tmp_path / held).write_text("mine")
+    given = tmp_path / name if isinstance(name, str) else name
+
+    def never(*given: Any) -> Any:
+        raise AssertionError
+
+    with pytest.raises(InputError, match=says):
+        jf.compare(THEIRS, {"w": np.zeros(3, np.float32)}, (X,), call_jax=never, reduce_to=given)
+    assert (tmp_path / "old.py").read_text() == "mine"
+
+
+class Deep(nnx.Module):
+    """Module whose arguments are an attribute, whole numbers of its parts, and a seed."""
+
+    def __init__(self, vocab, width, layers, scale, heads=2, *, rngs):
+        self.embed, self.scale = nnx.Embed(vocab, width, rngs=rngs), scale
+        self.blocks = nnx.List([nnx.Linear(width, width // heads, rngs=rngs) for _ in range(layers)])
+
+
+def test_arguments_of_a_constructor_are_found():
+    found = arguments_of(Deep(11, 12, 3, 0.5, heads=4, rngs=nnx.Rngs(0)))
+    assert found is not None
+    found.pop("rngs")
+    assert found == {"vocab": 11, "width": 12, "layers": 3, "scale": 0.5, "heads": 4}
+
+
+class Hidden(nnx.Module):
+    """Module that does not show what it was made with."""
+
+    def __init__(self, name):
+        self.embed = nnx.Embed(len(name), 3, rngs=nnx.Rngs(0))
+
+
+def test_arguments_that_nothing_shows_are_none():
+    assert arguments_of(Hidden("four")) is None

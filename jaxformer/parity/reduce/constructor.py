@@ -51,12 +51,10 @@ def arguments_of(module: Any) -> dict[str, Any] | None:
             given[name] = Seed(is_rngs=True)
         elif name in SEEDS:
             given[name] = Seed(is_rngs=False)
-        elif name in own:
-            given[name] = own[name]
-        else:
+        elif name in own or parameter.default is not parameter.empty:
+            given[name] = own.get(name, parameter.default)
+        if name not in given or type(given[name]) is int:  # an attribute of this name may be another module's
             searched.append(name)
-            if parameter.default is not parameter.empty:
-                given[name] = parameter.default
     if alike(type(module), given, wanted) == 1:
         return given
     return found_by_trying(type(module), given, searched, wanted)
@@ -67,6 +65,7 @@ def found_by_trying(kind: type, given: dict[str, Any], searched: list[str], want
     sizes = {each for each in wanted.values() if type(each) is int}
     sizes |= {n for each in wanted.values() if isinstance(each, tuple) for n in each if type(n) is int}
     sizes, ends = {n for n in sizes if n > 0}, time.monotonic() + SECONDS
+    sizes |= {n // m for n, m in itertools.permutations(sizes, 2) if n % m == 0}  # a number of heads is a quotient
     starts = ({**dict.fromkeys(searched, size), **given} for size in sorted(sizes))
     given, best = next(((start, found) for start in starts if (found := alike(kind, start, wanted)) >= 0), ({}, 1.0))
     before = -1.0

@@ -43,7 +43,7 @@ def arrays_of(file: Path) -> Path:
 TEXT = '''"""{says}
 
 The test fails until the source is mended: run it with pytest. {arrays} holds torch's inputs and weights of this call,
-and torch's output; both sides compute in float64. It needs jaxformer, and no torch.{fixed}
+and torch's output; both sides compute in float64. It needs jaxformer, and no torch where your own code needs none.{fixed}
 """
 
 import sys
