@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.field_bugs import BUGS, Bug
 from benchmarks.field_kinds import KINDS, Kind
@@ -60,9 +61,16 @@ def judged(bug: Bug, kind: Kind) -> tuple[str, str]:
         file = Path(folder) / "failing.py"
         with planted(file_of(kind), bug.where, bug.old, bug.new):
             port = ported(kind, flax_release(kind.package))
-            calls = {"call_torch": port.call_torch, "call_jax": port.call_jax}
             report = compare(
-                port.torch_model, port.params, port.inputs, **calls, checks=CHECKS, tier="A", search_seconds=0, reduce_to=file
+                port.torch_model,
+                port.params,
+                port.inputs,
+                call_torch=port.call_torch,
+                call_jax=port.call_jax,
+                checks=CHECKS,
+                tier="A",
+                search_seconds=0,
+                reduce_to=file,
             )
             if report.reduced is None or not report.reduced.file:
                 return "not written", report.reduced.why if report.reduced else report.verdict
@@ -75,7 +83,7 @@ def judged(bug: Bug, kind: Kind) -> tuple[str, str]:
 
 def passes(file: Path) -> bool:
     """Run the test of a file in this process, in which the bug is planted."""
-    names = {"__file__": str(file), "__name__": file.stem}
+    names: dict[str, Any] = {"__file__": str(file), "__name__": file.stem}
     exec(compile(file.read_text("utf-8"), str(file), "exec"), names)
     (test,) = (value for name, value in names.items() if re.match(r"test_\w+$", name))
     try:

@@ -288,6 +288,31 @@ def test_a_class_that_cannot_be_imported_is_told(folder):
     assert not [*folder.glob("failing*")]
 
 
+def test_code_without_a_name_to_import_is_told(folder):
+    port, _ = planted(folder, TAPPED, ("import jax\n", "import jax  # the same\n"))
+
+    def run(params, x):
+        return 2 * jf.tap("up", port.linear(params["up"], x))
+
+    theirs = torch.nn.Sequential()
+    theirs.add_module("up", torch.nn.Linear(D, F))
+    params = {"up": {"kernel": theirs.up.weight.detach().numpy().T + 1, "bias": theirs.up.bias.detach().numpy()}}
+    options = {"call_jax": run, "tier": "A", "checks": CHECKS, "search_seconds": 0}
+    report = jf.compare(theirs, params, (X,), **options, reduce_to=folder / "whole.py")
+    assert report.reduced
+    assert report.reduced.module == "(call)", str(report)
+    assert "Kept as it was, whatever its source says now: " in (folder / "whole.py").read_text("utf-8")
+
+    def tapped(params, x):
+        return jf.tap("up", port.linear(params["up"], x) + 1)
+
+    report = jf.compare(theirs, params, (X,), **options | {"call_jax": tapped}, reduce_to=folder / "failing.py")
+    assert report.reduced
+    assert report.reduced.why.startswith("up: the code at ")
+    assert report.reduced.why.endswith(" has no name to import; define its function at the top level of a module")
+    assert not [*folder.glob("failing*")]
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

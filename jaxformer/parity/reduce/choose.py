@@ -67,8 +67,9 @@ def reduced(traced: Traced, rows: Sequence[Module], torch: Mapping[str, np.ndarr
             one = call_of(traced, site, torch, reduction)
             if off(one, reduction.model, reduction.call) > (allowed := tolerance(traced, site)):
                 title = f"{site if site != CALL else 'the whole model'} gives another output than torch's {traced.pairs[site]}."
-                says = [title, "", f"{row.name}: {row.cause or f'{row.what}: {row.local}'}", *filter(None, [row.source])]
-                write(one, allowed, worded("\n".join(says), traced.reference.environment), reduction)
+                says = "\n".join([title, "", f"{row.name}: {row.cause or f'{row.what}: {row.local}'}", row.source]).strip()
+                tapped = row.source if site in traced.normal_run.taps else ""
+                write(one, allowed, worded(says, traced.reference.environment), reduction, tapped)
                 return Reduced(str(reduction.file), site.path)
         raise IrreducibleError("run as a whole on torch's inputs, it gives torch's output")
     except IrreducibleError as why:

@@ -64,12 +64,17 @@ def test_{name}():
 '''
 
 
-def write(one: OneCall, allowed: float, says: str, reduction: Reduction) -> None:
-    """Write both files, after a run of the test; IrreducibleError unless it fails because the outputs differ."""
+def write(one: OneCall, allowed: float, says: str, reduction: Reduction, tapped: str) -> None:
+    """Write both files, after a run of the test; IrreducibleError unless it fails because the outputs differ.
+
+    `tapped` is the line of the code at fault if that is known to be a function's, with a tap; else ''.
+    """
     source = Source()
     made = made_by(one, reduction, source)
     pickled, ours = source.pickle(), "difference, kept" if "kept(" in made else "difference"
-    fixed = f"\nKept as it was, whatever its source says now: {', '.join(source.fixed)}." if source.fixed else ""
+    if source.keeps(tapped):
+        raise IrreducibleError(f"the code at {tapped} has no name to import; define its function at the top level of a module")
+    fixed = f"\nKept as it was, whatever its source says now: {source.kept()}." if source.fixed else ""
     text = TEXT.format(
         says=quoted(says),
         arrays=arrays_of(reduction.file).name,

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
+from jax.core import Tracer
 
 from jaxformer.convert.safetensors import save_tensors
 from jaxformer.parity.numerics.axis_order import Order, to_torch_axes
@@ -130,9 +131,10 @@ def difference(file: str | Path, made: Callable[[], Any]) -> float:
     and the function that calls it.
     """
     one = load(Path(file).with_suffix(".safetensors"))
-    found = made() if one.reads_more else without_arrays(made)
+    found: Any = made() if one.reads_more else without_arrays(made)
     is_pair = isinstance(found, tuple) and len(found) == 2 and callable(found[1])
-    return off(one, *(found if is_pair else (found, apply)))
+    model, call = found if is_pair else (found, apply)
+    return off(one, model, call)
 
 
 def without_arrays(made: Callable[[], Any]) -> Any:
@@ -142,7 +144,7 @@ def without_arrays(made: Callable[[], Any]) -> Any:
         jax.eval_shape(lambda: found.append(made()))
     except Exception:  # it needs concrete values, or fails without tracing too
         return made()
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.core.Tracer) else leaf, found[0])
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, Tracer) else leaf, found[0])
 
 
 def off(one: OneCall, model: Any, call: Call) -> float:

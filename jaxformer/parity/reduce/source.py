@@ -8,11 +8,10 @@ import enum
 import io
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -41,8 +40,8 @@ class Source:
     """Values without an expression."""
     modules: set[str] = field(default_factory=set)
     """Modules that pickled values need."""
-    fixed: list[str] = field(default_factory=list)
-    """Lines of functions that are pickled as they are."""
+    fixed: list[CodeType] = field(default_factory=list)
+    """Code of functions that are pickled as they are."""
 
     def of(self, value: Any, name: str) -> str:
         """Return an expression of a value; `name` is its name if it has to be pickled."""
@@ -54,15 +53,12 @@ class Source:
 
     def _of(self, value: Any) -> str:
         """Return an expression of a value; LookupError if it has none."""
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"float({str(value)!r})"
         if type(value) in PLAIN:
-            return repr(value)
-        if type(value) in (list, tuple):
-            inside = "".join(f"{self._of(each)}, " for each in value)
-            return (
-                f"[{inside[:-2]}]" if type(value) is list else f"({inside.strip()})" if len(value) == 1 else f"({inside[:-2]})"
-            )
+            return f"float({str(value)!r})" if type(value) is float and not math.isfinite(value) else repr(value)
+        if type(value) is list:
+            return f"[{', '.join(map(self._of, value))}]"
+        if type(value) is tuple:
+            return f"({''.join(f'{self._of(each)}, ' for each in value).strip()})"
         if type(value) is dict:
             return f"{{{', '.join(f'{self._of(key)}: {self._of(each)}' for key, each in value.items())}}}"
         if (found := place_of(value)) is not None:
@@ -135,9 +131,17 @@ class Source:
         if place_of(value) is not None:
             self.modules.add(value.__module__)
         elif isinstance(value, FunctionType):
-            self.fixed.append(shown(value.__code__.co_filename, value.__code__.co_firstlineno))
+            self.fixed.append(value.__code__)
         elif value.__module__ == "__main__" or "<locals>" in value.__qualname__:
             raise IrreducibleError(f"class {named(value)} cannot be imported; define it at the top level of a module")
+
+    def keeps(self, line: str) -> bool:
+        """True if a line, 'port.py:12', is part of a function that is pickled as it is."""
+        return any(line in {shown(code.co_filename, n) for *_, n in code.co_lines() if n} for code in self.fixed)
+
+    def kept(self) -> str:
+        """Lines where the functions that are pickled as they are begin."""
+        return ", ".join(shown(code.co_filename, code.co_firstlineno) for code in self.fixed)
 
     def folders(self) -> list[str]:
         """Folders of the user's modules, for Python's search path; IrreducibleError for a module that cannot be found there."""
@@ -172,8 +176,3 @@ def folder_of(module: ModuleType) -> str:
     if [*path.parts[-len(parts) :]] != parts:
         raise IrreducibleError(f"module {module.__name__} was loaded from {file}, where no import would find it")
     return str(path.parents[len(parts) - 1])
-
-
-def is_importable(function: Callable[..., Any]) -> bool:
-    """True if a function has a name in a module."""
-    return place_of(function) is not None
