@@ -55,7 +55,7 @@ def compare(arguments: list[str]) -> int:
     jax_model, call_jax = model_and_call(flags.jax)
     from jaxformer.parity import compare as parity
 
-    options: dict[str, Any] = flags.options() | flags.selected() | {"call_torch": call_torch, "call_jax": call_jax}
+    options: dict[str, Any] = flags.options(flags.jax) | flags.selected() | {"call_torch": call_torch, "call_jax": call_jax}
     if flags.training is not None:
         options["training"] = load(flags.training)
     if flags.generate is not None:
@@ -85,7 +85,7 @@ def check(arguments: list[str]) -> int:
 
     model, call_jax = model_and_call(flags.jax)
     with no_exit("the model, or what calls it,"):
-        report = parity.check(flags.folder, model, call_jax=call_jax, **flags.options())
+        report = parity.check(flags.folder, model, call_jax=call_jax, **flags.options(flags.jax))
     return flags.show(report)
 
 

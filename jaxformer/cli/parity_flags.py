@@ -80,13 +80,15 @@ class JudgeFlags(CacheFlag):
     """Some of weights, forward, local, gradients, 'activation gradients', sensitivity. None: all."""
     search_seconds: float = 60.0
     """Time limit of the search for causes, in seconds; 0 leaves it out."""
+    reduce_to: Path | None = None
+    """Write the first call that differs as a test, failing.py, with torch's arrays beside it."""
 
-    def options(self) -> dict[str, Any]:
-        """Return keyword arguments of the comparison."""
+    def options(self, jax: str) -> dict[str, Any]:
+        """Return keyword arguments of the comparison; `jax` is the name of the JAX model."""
         rules = load(self.rules) if self.rules is not None and ":" in self.rules else self.rules
-        return {"rules": rules, "tier": self.tier, "search_seconds": self.search_seconds} | (
-            {"checks": self.checks} if self.checks else {}
-        )
+        options = {"rules": rules, "tier": self.tier, "search_seconds": self.search_seconds}
+        options |= {"checks": self.checks} if self.checks else {}
+        return options | ({"reduce_to": (self.reduce_to, load(jax))} if self.reduce_to else {})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,12 @@ Sub-packages and files, in the order in which they may import each other; data f
     pairing           which tensor, module and array corresponds to which
     runs              the JAX model, as a whole and module by module
     diagnose          causes of differences: the search for a mutation that gives jax's array
+    reduce            the smallest call that differs, as a test that runs by itself
     attribute         which modules diverge, and the checks
     training          both sides trained step beside step
     decoding          the logits of each step with a cache, and tokens that both sides generate
     isolate           a comparison in a process of its own
+    collect           results of the checks, in one report
     validate          validation of the two models and their inputs
     recording         the recording of a reference, torch's or JAX's
     summary           statistics in place of a reference's arrays

@@ -1,7 +1,6 @@
 """Comparison of a PyTorch model with its JAX port, and attribution of the differences to modules."""
 
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -9,18 +8,18 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from jaxformer.convert.rules import Family
-from jaxformer.errors import InputError, JaxformerError, ParityError, message_of
+from jaxformer.errors import InputError, ParityError
 from jaxformer.io.atomic import refuse_existing
 from jaxformer.parity.attribute.checks import CHECK_NAMES, chosen_checks, needs_of, run_checks
-from jaxformer.parity.attribute.comparison import Comparison, Result, environment
+from jaxformer.parity.attribute.comparison import Comparison, Result
+from jaxformer.parity.collect import collected, failing
 from jaxformer.parity.decoding import compare_generation
-from jaxformer.parity.isolate import first_crash, isolated
+from jaxformer.parity.isolate import isolated
 from jaxformer.parity.large import sparing
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.metrics import TOLERANCES
 from jaxformer.parity.probe import never_passed
 from jaxformer.parity.recording import record, record_torch, selected
-from jaxformer.parity.report.data import Stage
+from jaxformer.parity.reduce.choose import ReduceTo, requested
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.report.two_jax import REFERENCE, named_as_jax
 from jaxformer.parity.runs.jax_reference import NO_TIER_C
@@ -36,7 +35,6 @@ from jaxformer.parity.trace.outputs import Call, Outputs, shapes_in_jax, shapes_
 from jaxformer.parity.trace.pytree_modules import open_modules
 from jaxformer.parity.trace.reference import Reference, Tier, apply
 from jaxformer.parity.trace.selection import Selection
-from jaxformer.parity.trace.source_lines import line_of, untold
 from jaxformer.parity.trace.torch_hooks import TorchState, one_if_small, torch_state
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.trainers import TrainingSpec
@@ -74,6 +72,7 @@ def compare(
     names: str = "*",
     every: int = 1,
     keep: Keep = "tensors",
+    reduce_to: ReduceTo = None,
     isolate: bool = False,
 ) -> Report:
     """Compare a torch module with a JAX model on the same `inputs`.
@@ -106,19 +105,24 @@ def compare(
     runs on its own weights, and the report names the first module that differs. A model that would not fit into memory
     otherwise is compared without gradients, one weight at a time in float64.
 
+    With `reduce_to="failing.py"`, the first module whose own output differs becomes a test that runs without torch, and fails
+    until the source is mended: `failing.py`, and `failing.safetensors` with torch's weights, inputs and output of that call.
+    `reduce_to=("failing.py", make)` adds the function that makes the JAX model, or a tuple: the model and a function that calls
+    it. It is needed where modules do not keep what they were made with.
+
     With `isolate`, everything runs in a process of its own, on a copy of both models: if the JAX program crashes that process,
     the report says where.
     """
     if isolate:
         calls, judged = {"call_torch": call_torch, "call_jax": call_jax}, {"rules": rules, "checks": checks, "tier": tier}
         later = {"mode": mode, "training": training, "generate": generate, "search_seconds": search_seconds}
-        kept = {"names": names, "every": every, "keep": keep}
+        kept = {"names": names, "every": every, "keep": keep, "reduce_to": reduce_to}
         return isolated(compare, torch_model, jax_model, inputs, **calls, **judged, **later, **kept)
     selection = Selection(names, every)
     check_choice("keep", keep, get_args(Keep))
     if is_jax(torch_model) or keep == "statistics":
         check_inference(mode, training, generate)
-        judged = {"rules": rules, "checks": checks, "tier": tier, "search_seconds": search_seconds}
+        judged = {"rules": rules, "checks": checks, "tier": tier, "search_seconds": search_seconds, "reduce_to": reduce_to}
         return compare_recorded(torch_model, jax_model, inputs, (call_torch, call_jax), (selection, keep), **judged)
     opened = open_modules(jax_model)
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(opened.tree, rules, call_jax)
@@ -126,6 +130,7 @@ def compare(
     check_choice("mode", mode, get_args(Mode))
     given, in_training, seconds = opened.given(call_jax), mode == "train", checked_seconds(search_seconds)
     outputs = Outputs(lambda: shapes_in_jax(given, opened.tree, arrays, in_training=in_training))
+    reduction = requested(reduce_to, jax_model, call_jax, outputs)
     call_torch, call_jax = outputs.of_torch(call_torch), outputs.of_jax(given, in_training=in_training)
     if training is not None:
         training = replace(training, jax_loss=opened.given(training.jax_loss))
@@ -141,7 +146,7 @@ def compare(
     def results() -> Iterator[Result]:
         state, needs = torch_state(torch_model), needs_of(chosen)
         options = {"trains": training is not None, "in_training": in_training, "record_rows": record_rows}
-        options["search_seconds"] = seconds
+        options |= {"search_seconds": seconds, "reduction": reduction}
         comparison = Comparison(state, opened.tree, family, call_jax, record_rows, needs, tier, **options)
         yield from run_checks(comparison, chosen)
         if training is not None:
@@ -211,15 +216,10 @@ def compare_recorded(
             return check(summary.summarize(model, arrays, call, selection), jax_model, call_jax=call_jax, **judged)
         reference = selected(record(model, arrays, call, tier=tier, checks=checks), selection)
     except (ParityError, SystemExit) as error:
-        report = collected(_failed(error), tier, [check.name for check in chosen_checks(checks, tier)])
+        report = collected(failing(error), tier, [check.name for check in chosen_checks(checks, tier)])
         return named_as_jax(report) if is_jax(model) else report
     report = check(replace(reference, outputs=outputs.names), jax_model, call_jax=call_jax, **judged)
     return replace(report, not_covered=[*report.not_covered, *map(named_as_jax, outputs.left_out())])
-
-
-def _failed(error: BaseException) -> Iterator[Result]:
-    raise error
-    yield
 
 
 @sparing
@@ -232,16 +232,16 @@ def check(
     checks: tuple[str, ...] = CHECK_NAMES,
     tier: Tier = "B",
     search_seconds: float = SECONDS,
+    reduce_to: ReduceTo = None,
 ) -> Report:
     """Compare a JAX model with a recorded reference, or the folder that holds one (see `dump`); torch is not needed."""
     opened = open_modules(jax_model)
     family = checked_jax(opened.tree, rules, call_jax)
     chosen_checks(checks, tier)
     seconds = checked_seconds(search_seconds)
-    if not isinstance(reference, Reference | Summary):
-        folder = check_path("reference", reference)
-        reference = summary.load(folder) if summary.is_summary(folder) else load(folder)
-    if isinstance(recorded := reference, Summary):
+    if isinstance(recorded := loaded(reference), Summary):
+        if reduce_to is not None:
+            raise InputError("reduce_to needs torch's arrays, and the reference holds statistics; keep tensors")
         compared = ByStatistics(recorded, opened.tree, family, opened.given(call_jax))
         report = collected(by_statistics(compared), "A", ["forward"])
         return named_as_jax(report) if REFERENCE in recorded.environment else report
@@ -249,18 +249,27 @@ def check(
         raise InputError(NO_TIER_C)
     in_training = recorded.draws is not None
     outputs = Outputs(torch=shapes_of(dict(zip(recorded.outputs, recorded.calls[CALL].output, strict=True))))
+    reduction = requested(reduce_to, jax_model, call_jax, outputs)
     call_jax = outputs.of_jax(opened.given(call_jax), in_training=in_training)
     chosen = chosen_checks(checks, tier, in_training=in_training)
 
     def results() -> Iterator[Result]:
         state = TorchState(recorded.weights, recorded.buffers, recorded.tied, recorded.frozen)
-        options = {"in_training": in_training, "search_seconds": seconds}
+        options = {"in_training": in_training, "search_seconds": seconds, "reduction": reduction}
         comparison = Comparison(state, opened.tree, family, call_jax, lambda: recorded, needs_of(chosen), tier, **options)
         yield from run_checks(comparison, chosen)
 
     report = collected(results(), tier, [check.name for check in chosen])
     report = replace(report, not_covered=[*report.not_covered, *outputs.left_out()])
     return named_as_jax(report) if REFERENCE in recorded.environment else report
+
+
+def loaded(reference: Reference | Summary | Path | str) -> Reference | Summary:
+    """Return a reference, read if a folder holds it."""
+    if isinstance(reference, Reference | Summary):
+        return reference
+    folder = check_path("reference", reference)
+    return summary.load(folder) if summary.is_summary(folder) else load(folder)
 
 
 def trained(torch_model: Any, candidate: Candidate, training: TrainingSpec) -> Iterator[Result]:
@@ -270,27 +279,3 @@ def trained(torch_model: Any, candidate: Candidate, training: TrainingSpec) -> I
     first, *others = found.stages
     yield Result(first, inconclusive=found.not_covered, more={"steps": found.steps})
     yield from map(Result, others)
-
-
-@untold()
-def collected(results: Iterable[Result], tier: Tier, planned: Sequence[str]) -> Report:
-    """Collect results in a report. An exception ends it, as a failed stage of the first name in `planned` without a result."""
-    report = Report(tier=tier, tolerance=TOLERANCES["activation"][0], environment=environment())
-    without_effect: list[str] = []
-    inconclusive: list[str] = []
-    try:
-        for result in results:
-            without_effect = without_effect if result.without_effect is None else result.without_effect
-            inconclusive += result.inconclusive
-            not_covered = [*without_effect, *inconclusive]
-            report = replace(report, stages=[*report.stages, result.stage], not_covered=not_covered, **result.more)
-    except (Exception, SystemExit) as error:
-        done = {stage.name for stage in report.stages}
-        name = next((name for name in planned if name not in done), planned[-1])
-        says = str(error) if isinstance(error, JaxformerError) else f"{type(error).__name__}: {message_of(error)}"
-        if isinstance(error, SystemExit):
-            says = f"the code of a model ends the process with sys.exit({error.code!r:.40}); take that out"
-        at = f" (at {place})" if (place := line_of(error)) else ""
-        failed = Stage(name, "failed", says.strip().split("\n")[0] + at)
-        report = replace(report, stages=[*report.stages, failed], traceback="".join(traceback.format_exception(error)))
-    return replace(report, stages=[*report.stages, *first_crash()])

@@ -83,13 +83,15 @@ def test_equal(parity):
 
 def test_different_and_explained_again(parity, tmp_path):
     sides = "ported_models:torch_model", "ported_models:other_epsilon", "--rules", "twin"
-    written = "--json", "report.json", "--html", "report.html", "--markdown", "report.md"
+    written = "--json", "report.json", "--html", "report.html", "--markdown", "report.md", "--reduce-to", "failing.py"
     code, said = parity("compare", *sides, "--inputs", "ported_models:tokens", *written)
     assert code == 1
     assert said[:3] == ["report report.json", "report report.md", "report report.html"]
     assert said[-1].startswith("DIFFERENT: stack.blocks.0.attention_norm: torch epsilon 1e-05; jax epsilon 1e-06 (residual ")
     assert Report.from_json((tmp_path / "report.json").read_text()).exit_code == 1
     assert parity("explain", "report.json") == (1, said[3:])
+    assert "smallest failing call: pytest failing.py fails until it is mended" in said
+    assert "    return ported_models.other_epsilon()\n" in (tmp_path / "failing.py").read_text()
     assert said[-1].split(":")[0] in (tmp_path / "report.html").read_text()
     assert said[-1].split(":")[0] in (tmp_path / "report.md").read_text()
 

@@ -5,12 +5,14 @@ import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from jaxformer.errors import InputError
 from jaxformer.parity.numerics.metrics import Error
+from jaxformer.parity.report.brief import brief
 from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.report.text import show
@@ -260,3 +262,21 @@ def test_the_error_by_position_is_said_where_some_are_equal():
     text = str(Report("A", 1e-13, [Stage("local", "different", "two")], rows))
     assert "error by position: norm: equal at 0-1 of 4, first off at 2 (1.0e-01), most at 3 (4.0e-01)" in text
     assert "error by position" not in str(Report("A", 1e-13, [Stage("local", "different", "one")], rows[:1]))
+
+
+def test_a_long_report_is_cut_where_no_terminal_reads_it():
+    report, buffer = replace(different(), not_covered=[f"layers.{i}.bias" for i in range(900)]), io.StringIO()
+    show(report, Console(file=buffer))
+    shown = buffer.getvalue().rstrip("\n")
+    assert len(str(report)) > 4 * len(shown)
+    assert len(shown) <= 4000
+    *_, note, verdict = shown.split("\n")
+    assert verdict == report.verdict
+    path = Path(note.rpartition(" ")[2])
+    assert path.read_text("utf-8") == f"{report}\n"
+    path.unlink()
+    assert brief(str(different())) == str(different())
+    many = brief("\n".join(["many lines"] * 900 + ["v" * 5000]))
+    assert len(many) <= 4000
+    assert many.endswith("vvv...")
+    Path(re.findall(r"characters: (\S+)", many)[0]).unlink()

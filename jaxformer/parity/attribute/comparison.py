@@ -17,7 +17,9 @@ from jaxformer.parity.attribute.notes import unpaired_calls, unpaired_taps, with
 from jaxformer.parity.attribute.trained_alone import blamed, trained_alone
 from jaxformer.parity.numerics.products import jax_product
 from jaxformer.parity.pairing.tensors import NO_RULES, Identified, identify, identify_shapes
-from jaxformer.parity.report.data import Module, Stage
+from jaxformer.parity.reduce.choose import reduced
+from jaxformer.parity.reduce.files import Reduction
+from jaxformer.parity.report.data import Module, Reduced, Stage
 from jaxformer.parity.runs.load_weights import Candidate, filled, has_shapes_alone, with_idle
 from jaxformer.parity.runs.session import SECONDS, Session
 from jaxformer.parity.runs.trace import Traced, trace
@@ -64,6 +66,8 @@ class Comparison:
     """Time limit in seconds for the search for causes."""
     in_training: bool = False
     """True if both sides run in training mode."""
+    reduction: Reduction | None = None
+    """Request for a file with the smallest call that differs."""
     record_rows: Callable[[np.ndarray], Reference] | None = None
     """Function that returns the reference on a subset of the inputs' rows, given as a boolean mask; None if torch cannot run
     again."""
@@ -139,6 +143,11 @@ class Comparison:
         return {} if self.trains else trained_alone(self.reference, self.traced, self.candidate)
 
     @cached_property
+    def reduced(self) -> Reduced | None:
+        """Smallest call that differs, written if it was requested."""
+        return reduced(self.traced, self.rows, self.reference.weights, self.reduction) if self.reduction else None
+
+    @cached_property
     def module_fields(self) -> dict[str, Any]:
         """Fields of the report about modules, and the environment of both sides."""
         return {
@@ -146,6 +155,7 @@ class Comparison:
             **unpaired_calls(self.traced),
             "taps": unpaired_taps(self.traced),
             "environment": environment() | dict(self.reference.environment),
+            "reduced": self.reduced,
         }
 
 

@@ -137,6 +137,21 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Reduced:
+    """Smallest call that differs, as a test file (see `reduce_to` of `compare`)."""
+
+    file: str = ""
+    """Path of the test; '' if none was written."""
+    module: str = ""
+    """Path in the JAX model of the module that the test calls; '' for the model itself."""
+    why: str = ""
+    """Reason why no test was written."""
+
+    def __str__(self) -> str:
+        return f"pytest {self.file} fails until it is mended" if self.file else f"not written: {self.why}"
+
+
+@dataclass(frozen=True)
 class Step:
     """One step of training on both sides."""
 
@@ -169,6 +184,8 @@ class ReportData:
     not_covered: list[str] = field(default_factory=list)
     """Parts of the model and inputs that this run could not judge."""
     environment: dict[str, str] = field(default_factory=dict)
+    reduced: Reduced | None = None
+    """Smallest call that differs; None if none was requested."""
     traceback: str = ""
     """Traceback of the error that ended the comparison, if any."""
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxformer.parity.numerics.metrics import Error
+from jaxformer.parity.report.brief import brief
 from jaxformer.parity.report.data import Module, ReportData, Status, Step
 from jaxformer.parity.report.summarize import part_of, say_names
 from jaxformer.parity.report.two_jax import worded
@@ -60,6 +61,7 @@ def note_lines(report: ReportData) -> list[str]:
         if names
     ]
     lines += [worded(f"not compared by themselves: {'; '.join(unpaired)}", report.environment)] if unpaired else []
+    lines += [f"smallest failing call: {report.reduced}"] if report.reduced else []
     return lines + ([f"not covered by this run: {', '.join(report.not_covered)}"] if report.not_covered else [])
 
 
@@ -92,10 +94,10 @@ COLOURS: dict[Status, str] = {"equal": "green", "different": "red", "failed": "y
 
 
 def show(report: ReportData, console: Console | None = None) -> None:
-    """Print a report; plain text if the console is not a terminal: without colours, and with no line broken."""
+    """Print a report; plain text if the console is not a terminal: without colours, with no line broken, and a long one cut."""
     console = Console() if console is None else console
     if not console.is_terminal:
-        print(plain_text(report), file=console.file)
+        print(brief(plain_text(report)), file=console.file)
         return
     console.print(stages(report))
     if report.diverging:
@@ -145,6 +147,7 @@ def markdown(report: ReportData) -> str:
         section("Checks", checks(report)),
         section("Diverging modules", diverging_rows(report)),
         section("All modules", modules(report)),
+        section("Smallest failing call", [prose(str(report.reduced))] if report.reduced else []),
         section("Training", training(report)),
         section("Taps not compared", bullets(map(prose, report.taps))),
         section("Not covered by this run", bullets(map(prose, report.not_covered))),

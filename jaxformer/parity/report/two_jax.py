@@ -14,7 +14,7 @@ REFERENCE = "reference"
 """Key of the environment of a report, or of a recording, whose reference is a JAX model."""
 RAISED = re.compile(r"\b\w+(Error|Exception|Exit|Interrupt): ")
 """Beginning of the message of an error, which is not ours."""
-OTHERWISE = ("environment", "traceback", "jax", "torch", "jax_only", "torch_only", "source")
+OTHERWISE = ("environment", "traceback", "jax", "torch", "jax_only", "torch_only", "source", "file", "module")
 """Fields of a report that hold packages, names, or lines of code."""
 
 
