@@ -1,4 +1,4 @@
-"""Files that hold a folder's weights, and what their headers say of the tensors. No tensor is read, and jax is not imported."""
+"""Files that hold a folder's weights, and what their headers say of the tensors. jax is not imported."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,10 @@ class Tensor(NamedTuple):
     dtype: str
     """Name of the format, as F32 or BF16."""
     shape: tuple[int, ...]
+    file: Path
+    begin: int
+    end: int
+    """Offsets of its first byte and after its last one, in the file."""
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -65,8 +69,9 @@ def header(path: Path) -> dict[str, Tensor]:
             if size > MOST_BYTES:
                 raise ValueError(f"its header would have {size:,} bytes")
             described = parsed(file.read(size))
-        tensors = {name: it for name, it in described.items() if name != "__metadata__"}
-        return {name: Tensor(it["dtype"], tuple(it["shape"])) for name, it in tensors.items()}
+        described.pop("__metadata__", None)
+        offsets = {name: [8 + size + offset for offset in it["data_offsets"]] for name, it in described.items()}
+        return {name: Tensor(it["dtype"], tuple(it["shape"]), path, *offsets[name]) for name, it in described.items()}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
