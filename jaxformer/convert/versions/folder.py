@@ -68,7 +68,7 @@ def read_folder(path: Path) -> Folder:
         "tokenizer_config": TOKENIZER_CONFIG,
         "special": SPECIAL,
     }
-    read = {name: read_object(path / file) for name, file in files.items() if (path / file).is_file()}
+    read: dict[str, Any] = {name: read_object(path / file) for name, file in files.items() if (path / file).is_file()}
     try:
         return Folder(path, config, **read, tensors=tensors_of(path))
     except CheckpointError as error:

@@ -103,11 +103,11 @@ def differences(config: Described, keys: tuple[str, Rotary], layer: str, read: t
     four, five = read
     where = f"rope_parameters{layer and f'.{layer}'}"
     if four.refuses or five.refuses:
-        said = [f"refuses it: {it.refuses}" if it.refuses else f"uses {words(it)}" for it in read]
+        old, new = (f"refuses it: {it.refuses}" if it.refuses else f"uses {words(it)}" for it in read)
         place = "rope_scaling" if config.get("rope_scaling") else where
         remedy = "write all that the kind of scaling needs, into rope_scaling and rope_parameters alike"
         level = "wrong" if four.refuses and five.refuses else "differs"
-        yield Finding(level, CONFIG, place, shown(config.get(place.partition(".")[0], ABSENT)), *said, remedy)
+        yield Finding(level, CONFIG, place, shown(config.get(place.partition(".")[0], ABSENT)), old, new, remedy)
         return
     found = [
         (f"{where}.rope_theta", four.theta, five.theta, key),

@@ -14,6 +14,8 @@ SAMPLE = 2**16
 """Bytes of two tensors that are compared at both of their ends."""
 TIE = "tie_word_embeddings"
 T5 = ("t5", "mt5")
+RIGHT = {bool: "write true or false", float: "write it with a point, as 1.0", int: "write a whole number without a point"}
+"""Types that transformers 5 asks for -> how their values are written."""
 
 
 def check_changed(folder: Folder) -> Iterator[Finding]:
@@ -27,15 +29,19 @@ def check_changed(folder: Folder) -> Iterator[Finding]:
 
 def check_types(folder: Folder) -> Iterator[Finding]:
     """Yield values that transformers 5 refuses for their types, and version 4 takes or leaves to torch."""
-    kind, takes = folder.kind, "takes it, or leaves it to torch"
-    for key, wanted in STRICT.items() if kind is not None else ():
+    if (kind := folder.kind) is None:
+        return
+    for key, wanted in STRICT.items():
         value = folder.config.get(key, ABSENT)
-        if value is ABSENT or type(value) is wanted or not is_typed(kind, key) or (value is None and may_be_null(kind, key)):
-            continue
-        if wanted is int and value is True:
-            continue
-        remedy = f"write it as {wanted.__name__}, as {wanted(value)!r}" if isinstance(value, int | float) else "give a value"
-        yield Finding("differs", CONFIG, key, shown(value), takes, f"refuses what is no {wanted.__name__}", remedy)
+        fits = isinstance(value, wanted) or (value is None and may_be_null(kind, key))
+        if value is not ABSENT and not fits and is_typed(kind, key):
+            takes, refuses = "takes it, or leaves it to torch", f"refuses what is no {wanted.__name__}"
+            yield Finding("differs", CONFIG, key, shown(value), takes, refuses, RIGHT[wanted])
+
+
+def check_layer_types(folder: Folder) -> Iterator[Finding]:
+    """Yield names of layers that transformers 5 refuses, even for types that do not read them."""
+    kind = folder.kind
     types = folder.config.get("layer_types")
     known = "layer_types" in kind.keys if kind is not None else True
     if isinstance(types, list) and (odd := [name for name in types if name not in LAYERS.split()]):
@@ -52,9 +58,9 @@ def check_head(folder: Folder) -> Iterator[Finding]:
     four, five = tied(kind, folder.config)
     if kind.name in T5 and len({*(scales := scaled(kind, folder.config))}) == 2:
         said = ["multiplies logits by d_model^-0.5" if it else "does not scale logits" for it in scales]
-        wanted = "true" if scales[1] else "false"
         value = shown(folder.config.get(TIE, ABSENT))
-        yield Finding("differs", CONFIG, TIE, value, *said, f"write {wanted}, by which 4 scales; 5 does what it does now")
+        remedy = "write true" if scales[1] else "write false, and keep lm_head.weight in the files, which 4 then needs"
+        yield Finding("differs", CONFIG, TIE, value, said[0], said[1], remedy)
     heads = [name for name in kind.family.tied if name in ("lm_head.weight", "embed_out.weight")]
     found = next((folder.tensors[name] for name in heads if name in folder.tensors), None)
     table = next((folder.tensors[kind.family.tied[name]] for name in heads if kind.family.tied[name] in folder.tensors), None)

@@ -23,9 +23,9 @@ def check_generation(folder: Folder) -> Iterator[Finding]:
     if forced is not None and key not in folder.config and not folder.has(GENERATION):
         remedy = f"write {key} = {forced}, or null"
         yield Finding("differs", CONFIG, key, shown(ABSENT), f"ends every text with {forced}", "forces no end", remedy)
-    default = {key: forced}
-    config, copy = NEUTRAL | default | set_values(folder.config), NEUTRAL | set_values(folder.generation)
-    if not copy.get("_from_model_config") or all(config[key] == (NEUTRAL | default)[key] for key in NEUTRAL):
+    default = {**NEUTRAL, key: forced}
+    config, copy = default | set_values(folder.config), {**NEUTRAL, **set_values(folder.generation)}
+    if not copy.get("_from_model_config") or all(config[key] == default[key] for key in NEUTRAL):
         return
     idle = set() if config["do_sample"] or copy["do_sample"] else DRAWING
     idle |= BEAMS if config["num_beams"] == copy["num_beams"] == 1 else set()
@@ -44,15 +44,13 @@ def check_ids(folder: Folder) -> Iterator[Finding]:
     """Yield special ids that no token has, and ids of the tokenizer that generation does not use."""
     size = folder.config.get("vocab_size")
     for file, said in ((CONFIG, folder.config), (GENERATION, folder.generation)):
-        for key in IDS if isinstance(size, int) else ():
-            ids = said.get(key)
-            for token in ids if isinstance(ids, list) else [ids]:
-                if isinstance(token, int) and token >= size:
-                    pads = key == "pad_token_id" and file == CONFIG
-                    does = "refuses it" if pads else "cannot read or write this token"
-                    yield Finding("wrong", file, key, shown(ids), does, does, f"give one below vocab_size = {size}, or null")
+        for key in IDS:
+            if isinstance(size, int) and max(listed_ids(said.get(key)), default=-1) >= size:
+                does = "refuses it" if (file, key) == (CONFIG, "pad_token_id") else "cannot read or write this token"
+                remedy = f"give one below vocab_size = {size}, or null"
+                yield Finding("wrong", file, key, shown(said[key]), does, does, remedy)
     ends = {*listed_ids(folder.config.get("eos_token_id")), *listed_ids(folder.generation.get("eos_token_id"))}
-    end = tokens_of(folder).get(special(folder).get("eos_token"))
+    end = tokens_of(folder).get(special(folder).get("eos_token", ""))
     if end is not None and ends and end not in ends:
         does = f"ends a text at {sorted(ends)}"
         remedy = f"add {end} to eos_token_id of {GENERATION} if a text ends with it"

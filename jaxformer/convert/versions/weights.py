@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
-from jaxformer.convert.model_type import ModelType
+from jaxformer.convert.model_type import Field, ModelType
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.versions.finding import ABSENT, Finding, shown
 from jaxformer.convert.versions.folder import CONFIG, Folder
@@ -54,7 +54,7 @@ def check_jaxformer(folder: Folder) -> Iterator[Finding]:
 
 def check_sizes(folder: Folder, kind: ModelType, config: ModelConfig) -> Iterator[Finding]:
     """Yield sizes and numbers of layers in which config.json and the headers differ."""
-    width, own = config.d_model, {field.name: key for key, field in kind.keys.items() if hasattr(field, "name")}
+    width, own = config.d_model, {it.name: key for key, it in kind.keys.items() if isinstance(it, Field)}
     wanted = {
         "embed.token.table": ("vocab_size", (config.vocab_size, width)),
         "stack.blocks.attention.query.kernel": ("n_heads", (config.n_heads * config.head_width, width)),
