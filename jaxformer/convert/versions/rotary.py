@@ -15,9 +15,8 @@ KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"
 KINDS = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
 NEW_KINDS = ("axial", "proportional")
 """Kinds of scaling that only transformers 5 has."""
-REQUIRED = {"linear": ("factor",), "dynamic": ("factor",), "yarn": ("factor",)} | {
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-}
+LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+REQUIRED = {**dict.fromkeys(("dynamic", "linear", "yarn"), ("factor",)), "llama3": LLAMA3}
 """Kinds of scaling -> keys without which transformers 4 refuses them."""
 
 
@@ -35,7 +34,8 @@ class Rotary:
     part_key: str = "partial_rotary_factor"
     near: tuple[str, float] | None = None
     """Key and default of the base of layers with a sliding window, if they have their own."""
-
+    scaling: Mapping[str, Any] = field(default_factory=dict)
+    """Scaling where config.json has none, in both versions."""
     old_spelling: bool = True
     """True if transformers 4 takes `type` for `rope_type`."""
     flat: bool = True
@@ -48,17 +48,19 @@ class Rotary:
         return {"": whole} if self.near is None else {WHOLE: whole, NEAR: self.near}
 
 
+GPT_OSS = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+GPT_OSS |= {"original_max_position_embeddings": 4096}
 HALF, QUARTER = Rotary(part=0.5), Rotary(part=0.25)
 TYPES: Mapping[str, Rotary] = {
     **dict.fromkeys(("bitnet", "blt", "csm", "ernie4_5", "ernie4_5_moe", "flex_olmo", "llama4_text"), Rotary(5e5)),
     **dict.fromkeys(("glm", "glm4", "glm4_moe", "nemotron", "phi", "recurrent_gemma"), HALF),
     **dict.fromkeys(("lfm2", "minimax", "mixtral", "phimoe", "qwen2_5_vl_text", "qwen2_vl_text"), Rotary(1e6)),
-    "apertus": Rotary(1.2e7),
+    "apertus": Rotary(1.2e7, scaling=dict(zip(LLAMA3, (8.0, 1.0, 4.0, 8192), strict=True)) | {"rope_type": "llama3"}),
     "cohere": Rotary(theta_in_5=5e5, old_spelling=False),
     "falcon_h1": Rotary(1e5, theta_in_5=1e4),
     "gemma3_text": Rotary(1e6, near=("rope_local_base_freq", 1e4), old_spelling=False),
     "gpt_neox": Rotary(part=0.25, theta_key="rotary_emb_base", part_key="rotary_pct"),
-    "gpt_oss": Rotary(1.5e5),
+    "gpt_oss": Rotary(1.5e5, scaling=GPT_OSS),
     "helium": Rotary(1e5),
     "longcat_flash": Rotary(1e7),
     "modernbert": Rotary(1.6e5, theta_key="global_rope_theta", near=("local_rope_theta", 1e4), flat=False),
@@ -130,7 +132,7 @@ def unread(scaling: Mapping[str, Any], parameters: Any) -> Iterator[Finding]:
 
 def in_4(config: Described, row: Rotary) -> dict[str, Read]:
     """Return rotary positions by layer type as transformers 4 reads them: `rope_parameters` is unknown to it."""
-    scaling = mapping(config.get("rope_scaling"))
+    scaling = mapping(config.get("rope_scaling", row.scaling))
     part = config.get(row.part_key, 1.0 if row.part is None else row.part)
     refuses = refused_by_4(scaling, row)
     if row.part is None and part != 1:
@@ -158,7 +160,7 @@ def refused_by_4(scaling: Mapping[str, Any], row: Rotary) -> str:
 
 def in_5(config: Described, row: Rotary, layered: bool) -> dict[str, Read]:
     """Return rotary positions by layer type as transformers 5 reads them: older keys fill what `rope_parameters` lacks."""
-    scaling, parameters = mapping(config.get("rope_scaling")), mapping(config.get("rope_parameters"))
+    scaling, parameters = mapping(config.get("rope_scaling")), mapping(config.get("rope_parameters")) or row.scaling
     found = {}
     for layer, (key, default) in row.layers.items():
         rope = dict(scaling or parameters)

@@ -45,7 +45,8 @@ def check_ids(folder: Folder) -> Iterator[Finding]:
     size = folder.config.get("vocab_size")
     for file, said in ((CONFIG, folder.config), (GENERATION, folder.generation)):
         for key in IDS:
-            if isinstance(size, int) and max(listed_ids(said.get(key)), default=-1) >= size:
+            ids = listed_ids(said.get(key))
+            if ids and isinstance(size, int) and max(ids) >= size:
                 does = "refuses it" if (file, key) == (CONFIG, "pad_token_id") else "cannot read or write this token"
                 remedy = f"give one below vocab_size = {size}, or null"
                 yield Finding("wrong", file, key, shown(said[key]), does, does, remedy)
