@@ -3,6 +3,7 @@
 import errno
 import os
 import shlex
+from collections.abc import Sequence
 from unicodedata import category
 
 SYSTEM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)))
@@ -15,6 +16,8 @@ REFUSED = errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE, errn
 """Error numbers with which the operating system fails to read a file that may be intact."""
 UNREADABLE = "cannot be read"
 """Prefix of messages about unreadable files."""
+LISTED = 3
+"""Number of names that an error lists before it only counts them."""
 
 
 class JaxformerError(Exception):
@@ -81,6 +84,11 @@ def first_line(error: BaseException) -> str:
 def printable(text: str) -> str:
     """Escape everything unprintable, so that the text is one line and cannot move the terminal's cursor."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def listed(names: Sequence[str], separator: str = ", ") -> str:
+    """Join the first names, and say how many more there are."""
+    return separator.join(map(printable, names[:LISTED])) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
 
 
 def shown(text: str) -> str:

@@ -22,7 +22,8 @@ from jaxformer.checkpoints.opened import SAVED_REMEDY, saved_config
 from jaxformer.checkpoints.written import TOKENIZER_FILES
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.safetensors import check_counts
-from jaxformer.convert.state_files import open_folder_state, open_state, weight_files
+from jaxformer.convert.state_files import open_folder_state, open_state
+from jaxformer.convert.weight_files import weight_files
 from jaxformer.errors import CheckpointError, ConfigError, MissingPackageError, printable
 from jaxformer.io.atomic import written_whole
 from jaxformer.io.checksums import checksum, sealed, unsealed

@@ -12,13 +12,12 @@ import numpy as np
 
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.family import Family
-from jaxformer.convert.mismatch import listed
 from jaxformer.convert.model_type import Field, ModelType, differences
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.rules import tensors_to_torch, to_jax
 from jaxformer.convert.safetensors import check_counts, save_tensors
 from jaxformer.convert.state_files import open_folder_state
-from jaxformer.errors import CheckpointError, ConfigError, ConversionError
+from jaxformer.errors import CheckpointError, ConfigError, ConversionError, listed
 from jaxformer.models import Model, abstract
 from jaxformer.pytree import map_named, named_weights
 from jaxformer.validation.fields import nearest

@@ -16,11 +16,10 @@ from jaxformer.config.configuration import from_dict
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.family import Family
-from jaxformer.convert.mismatch import listed
 from jaxformer.convert.registry import FAMILIES, MODEL_TYPES, find_family
 from jaxformer.convert.safetensors import load_weights
 from jaxformer.convert.state_files import open_state
-from jaxformer.errors import CheckpointError, ConfigError, ConversionError, InputError, first_line
+from jaxformer.errors import CheckpointError, ConfigError, ConversionError, InputError, first_line, listed
 from jaxformer.models import Model, abstract
 from jaxformer.runs.folder import CONFIG, WEIGHTS, RunFolder, read_config
 from jaxformer.runs.manifest import Manifest

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxformer.checkpoints.opened import Opened, open_path
 from jaxformer.checkpoints.translator import TooLong, Translator, load_translator
-from jaxformer.convert.model_type import OUTPUTS, SEARCH
+from jaxformer.convert.model_type import BEAMS, DRAWING, OUTPUTS, SEARCH
 from jaxformer.data.tokenizers import Frame, Tokenizer
 from jaxformer.errors import CheckpointError, InputError, first_line
 from jaxformer.models import EncoderDecoder
@@ -118,10 +118,6 @@ remove_invalid_values return_dict_in_generate return_legacy_cache speculation_ty
 use_mtp"""
 SILENT = frozenset(f"{READ} {LENGTHS} {OUTPUTS} {RUNNING}".split())
 """Settings that are read completely, that every command replaces, or that change no text."""
-DRAWING = {"epsilon_cutoff", "eta_cutoff", "min_p", "temperature", "top_h", "top_k", "top_p", "typical_p"}
-"""Settings that take effect only when tokens are sampled."""
-BEAMS = {"diversity_penalty", "early_stopping", "length_penalty", "num_beam_groups", "renormalize_logits"}
-"""Settings that take effect only with several beams."""
 ONE = {
     *("assistant_ensemble_weight", "encoder_repetition_penalty", "guidance_scale", "length_penalty", "num_beam_groups"),
     *("num_beams", "num_return_sequences", "repetition_penalty", "temperature", "top_h", "top_p", "typical_p"),

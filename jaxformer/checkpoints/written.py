@@ -15,11 +15,11 @@ from jaxformer.checkpoints.hf import Checkpoint, model_of, unwrapped, write_chec
 from jaxformer.checkpoints.opened import CONFIGS, Opened, cast, open_path
 from jaxformer.config.configuration import plain
 from jaxformer.convert.family import Family
-from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import tensors_to_torch, to_torch
 from jaxformer.convert.safetensors import save_weights
-from jaxformer.convert.state_files import open_folder_state, open_state, weight_files, write_state
-from jaxformer.errors import CheckpointError, InputError, type_of, why_unwritten
+from jaxformer.convert.state_files import open_folder_state, open_state, write_state
+from jaxformer.convert.weight_files import weight_files
+from jaxformer.errors import CheckpointError, InputError, listed, type_of, why_unwritten
 from jaxformer.io.atomic import new_folder, refuse_existing
 from jaxformer.models import Model, abstract
 from jaxformer.pytree import path_name

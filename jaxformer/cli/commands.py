@@ -138,8 +138,8 @@ COMMANDS = {
     ),
     "doctor": Command(
         "jaxformer.cli.doctor",
-        "versions, devices, and whether this jaxlib computes right",
-        "",
+        "whether this jaxlib computes right, or transformers 4 and 5 read a folder alike",
+        "exported",
     ),
 }
 

@@ -1,13 +1,18 @@
-"""`jaxformer doctor`: show packages and machine, and check that this jaxlib computes correctly."""
+"""`jaxformer doctor`: check that this jaxlib computes correctly, or what transformers 4 and 5 make of a folder."""
 
 import importlib.metadata
+import json
 import os
 import platform
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
 
 from jaxformer.cli.flags import parse
+from jaxformer.errors import InputError
 from jaxformer.runtime.crashes import Outcome
 from jaxformer.runtime.environment import check_jax
 from jaxformer.runtime.packages import releases
@@ -22,15 +27,30 @@ CLASSES: dict[Work, str] = {"small": "small models in training", "large": "large
 class Doctor:
     """Show versions, devices and threads; run programs that some releases of jaxlib compute wrong, each in a process of its
     own; and say what jaxformer switches off. Exit code 0, or 1 if something is wrong and has no cure.
+
+    With a folder: show what transformers 4 and 5 make differently of its files, a line each; its weights are not needed. Exit
+    code 0: the same model and texts, 1: not the same, or the files contradict each other, 2: no such folder.
     """
 
+    folder: tyro.conf.Positional[Path | None] = None
+    """A folder that transformers wrote. None: the machine."""
     measure: bool = False
     """Measure anew which kernel library multiplies fastest."""
+    json: Path | None = None
+    """Save the findings about the folder as JSON."""
+
+    def __post_init__(self) -> None:
+        if self.folder is None and self.json is not None:
+            raise InputError("--json is of the findings about a folder; name the folder")
+        if self.folder is not None and self.measure:
+            raise InputError("--measure is of the machine; leave it out, or the folder")
 
 
 def main(arguments: list[str]) -> int:
     """Print diagnostics, the verdict last."""
     flags = parse(Doctor, arguments, prog="jaxformer doctor")
+    if flags.folder is not None:
+        return examined(flags.folder, flags.json)
     check_jax()
     print("\n".join(machine()), flush=True)
     from jaxformer.runtime.known_programs import tried
@@ -56,6 +76,27 @@ def main(arguments: list[str]) -> int:
         return 1
     print(f"right: {len(cured)} of {len(cured)} programs, as jaxformer compiles them")
     return 0
+
+
+def examined(folder: Path, report: Path | None) -> int:
+    """Print the findings about a folder, save them if a file is named, and return the exit code."""
+    from jaxformer.convert.versions.examine import examine
+
+    findings = examine(folder)
+    if report is not None:
+        try:
+            report.write_text(json.dumps([it.data for it in findings], indent=2) + "\n", "utf-8")
+        except OSError as error:
+            raise InputError(f"{report} cannot be written: {error.strerror}; give another name") from None
+        print(f"report {report}")
+    for finding in findings:
+        print(finding.line)
+    counts = {level: sum(it.level == level for it in findings) for level in ("differs", "wrong")}
+    if not any(counts.values()):
+        print("EQUAL: nothing found that transformers 4 and 5 make differently of this folder")
+        return 0
+    print(f"DIFFERENT: {counts['differs']} read differently by transformers 4 and 5, {counts['wrong']} wrong in both")
+    return 1
 
 
 def machine() -> Iterator[str]:

@@ -9,10 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.errors import printable
-
-LISTED = 3
-"""Number of names that an error lists before it only counts them."""
+from jaxformer.errors import LISTED, listed
 
 
 class Misfit(NamedTuple):
@@ -21,11 +18,6 @@ class Misfit(NamedTuple):
     says: str
     remedy: str = ""
     """Remedy, stated once for all tensors that need the same."""
-
-
-def listed(names: Sequence[str], separator: str = ", ") -> str:
-    """Join the first names, and say how many more there are."""
-    return separator.join(map(printable, names[:LISTED])) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
 
 
 def say_misfits(misfits: Sequence[Misfit]) -> list[str]:

@@ -46,6 +46,10 @@ SEARCH = """bad_words_ids begin_suppress_tokens diversity_penalty do_sample earl
 exponential_decay_length_penalty force_bos_token_to_be_generated forced_bos_token_id forced_eos_token_id length_penalty
 max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
 repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p"""
+DRAWING = {"epsilon_cutoff", "eta_cutoff", "min_p", "temperature", "top_h", "top_k", "top_p", "typical_p"}
+"""Settings that take effect only when tokens are sampled."""
+BEAMS = {"diversity_penalty", "early_stopping", "length_penalty", "num_beam_groups", "renormalize_logits"}
+"""Settings that take effect only with several beams."""
 RUNNING = """_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path attn_implementation
 chunk_size_feed_forward dtype gradient_checkpointing torch_dtype torchscript transformers.js_config transformers_version
 use_bfloat16"""

@@ -35,13 +35,12 @@ from jaxtyping import PyTree
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part
 from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, packed_rules, projection_rules
 from jaxformer.convert.host import host, to_device
-from jaxformer.convert.mismatch import LISTED, Misfit, bare, listed, mismatch, off_shape, off_type
+from jaxformer.convert.mismatch import Misfit, bare, mismatch, off_shape, off_type
 from jaxformer.convert.patterns import Sizes
-from jaxformer.errors import ConversionError
+from jaxformer.errors import ConversionError, listed
 from jaxformer.pytree import is_weight, map_named, named_weights
 
 __all__ = [
-    "LISTED",
     "WHOLE",
     "Axes",
     "Family",

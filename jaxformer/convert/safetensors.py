@@ -12,9 +12,8 @@ import safetensors.numpy
 from jaxtyping import PyTree
 
 from jaxformer.convert.families.twin import TWIN
-from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import to_jax, to_torch
-from jaxformer.errors import CheckpointError, ConversionError, why_unwritten
+from jaxformer.errors import CheckpointError, ConversionError, listed, why_unwritten
 from jaxformer.io.atomic import written_whole
 from jaxformer.pytree import named_leaves
 from jaxformer.validation.fields import check_file

@@ -14,18 +14,14 @@ import numpy as np
 import safetensors
 
 from jaxformer.convert.host import host
-from jaxformer.convert.mismatch import listed
 from jaxformer.convert.safetensors import map_tensors, save_tensors
 from jaxformer.convert.state_dict import to_tensor
-from jaxformer.errors import CheckpointError, InputError, first_line, type_of, why_unwritten
+from jaxformer.convert.weight_files import INDEX, PICKLES, SAFETENSORS, WHOLE, weight_files, weight_map
+from jaxformer.errors import CheckpointError, InputError, first_line, listed, type_of, why_unwritten
 from jaxformer.io.atomic import refuse_existing, written_whole
 from jaxformer.runtime.packages import extra_package
-from jaxformer.validation.fields import check_file, parsed, read_small
+from jaxformer.validation.fields import check_file
 
-SAFETENSORS, PICKLES = (".safetensors",), (".bin", ".pt", ".pth")
-"""Suffixes of files that hold a state."""
-WHOLE, INDEX = ("model.safetensors", "pytorch_model.bin"), ".index.json"
-"""File names of a model in transformers: for a model in several files, the index has the same name with `INDEX` added."""
 DTYPES = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
     *("bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
@@ -119,43 +115,6 @@ def _not_plain(tensor: Any) -> str:
         return "a lazy conjugate or negative"
     needed, held = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
     return f"of {needed:,} bytes, of which the file holds {held:,}" if needed > held else ""
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Return the files that hold the tensors of a folder; CheckpointError if there are none, or if one of the index is
-    missing."""
-    for name in WHOLE:
-        if (folder / name).is_file():
-            return [folder / name]
-        if (index := folder / f"{name}{INDEX}").is_file():
-            return _shards(index, sorted(set(weight_map(index).values())))
-    looked = ", ".join(f"{name}, {name}{INDEX}" for name in WHOLE)
-    raise CheckpointError(f"{folder} holds no weights: it has none of {looked}")
-
-
-def _shards(index: Path, names: list[str]) -> list[Path]:
-    """Return the files that an index names; CheckpointError unless all are existing files in the index's own folder."""
-    odd = [f"{name!r:.60} is not a plain name of a weights file" for name in names if not _plain(name)]
-    odd += [f"{name} is missing" for name in names if _plain(name) and not (index.parent / name).is_file()]
-    if odd:
-        raise CheckpointError(f"{index}: {listed(odd)}; copy the whole folder again")
-    return [index.parent / name for name in names]
-
-
-def _plain(name: str) -> bool:
-    """True if a name is that of a weights file in the folder itself, on every operating system."""
-    return name.endswith(SAFETENSORS + PICKLES) and not any(character in name for character in "/\\:\0")
-
-
-def weight_map(index: Path) -> dict[str, str]:
-    """Read an index: names of tensors -> names of files."""
-    try:
-        found = parsed(read_small(index))["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{index} is not an index of weights: {first_line(error)}") from None
-    if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found.values()):
-        raise CheckpointError(f"{index} is not an index of weights: its weight_map is {found!r:.50}")
-    return found
 
 
 def open_folder_state(folder: Path) -> dict[str, Any]:

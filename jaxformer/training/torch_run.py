@@ -23,11 +23,10 @@ from jaxtyping import PyTree
 from jaxformer.config.settings import OptimizerConfig, OptimizerName, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.host import host
-from jaxformer.convert.mismatch import listed
 from jaxformer.convert.registry import find_family
 from jaxformer.convert.rules import Family, places, tensors_to_torch, tied_names, to_jax
 from jaxformer.convert.state_dict import from_torch, to_tensor, to_torch
-from jaxformer.errors import InputError, type_of
+from jaxformer.errors import InputError, listed, type_of
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.schedules import Schedule
 from jaxformer.training.step import TrainState

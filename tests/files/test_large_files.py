@@ -11,7 +11,7 @@ from jaxformer.checkpoints.opened import Opened
 from jaxformer.checkpoints.texts import read_ids
 from jaxformer.checkpoints.written import write_tokenizer
 from jaxformer.cli.parity import explain
-from jaxformer.convert.state_files import weight_map
+from jaxformer.convert.weight_files import weight_map
 from jaxformer.data import corpora
 from jaxformer.errors import CheckpointError
 from jaxformer.evaluation.sharded.predict import read_config

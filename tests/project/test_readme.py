@@ -37,6 +37,7 @@ SHORTENED = {
     "jaxformer generate runs/mine": "",
     "jaxformer convert": "",
     "jaxformer info": "",
+    "jaxformer doctor": "",
     "jaxformer generate runs/reverse-0": "",
     "jaxformer train qa --seeds 50": "",
     "jaxformer bench train": "--short --data text.txt --items W1 --peers twin --rounds 1",
@@ -56,7 +57,7 @@ def how(command: str) -> str | None:
 
 def in_order() -> list[str]:
     """A run is trained before it is used, whatever document it stands in."""
-    uses = ("generate", "jaxformer translate", "jaxformer convert", "jaxformer info")
+    uses = ("generate", "jaxformer translate", "jaxformer convert", "jaxformer info", "jaxformer doctor")
     return sorted([SETUP.split(" && ")[-1], *LATER], key=lambda command: any(use in command for use in uses))
 
 
@@ -91,6 +92,7 @@ SAYS = {
     "benchmarks.parity": "| qa | ",
     "jaxformer convert": "tensors, read again bit for bit",
     "jaxformer info": "family gpt2, of transformers",
+    "jaxformer doctor": "EQUAL: ",
 }
 """What commands print; what is generated or translated may be anything."""
 

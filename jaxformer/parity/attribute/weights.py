@@ -10,9 +10,8 @@ from jaxtyping import PyTree
 from jaxformer.convert.axes import Axes, Layout, sum_of
 from jaxformer.convert.host import same_bits
 from jaxformer.convert.layouts import find_layout, rows_of_heads, same_numbers, say_rows
-from jaxformer.convert.mismatch import listed
-from jaxformer.convert.rules import LISTED, Family, Part, Place, places, sums, tensors_to_torch
-from jaxformer.errors import ParityError
+from jaxformer.convert.rules import Family, Part, Place, places, sums, tensors_to_torch
+from jaxformer.errors import LISTED, ParityError, listed
 from jaxformer.parity.attribute.comparison import Comparison, Result
 from jaxformer.parity.numerics.float32_tables import is_rounded, most_off, say_rounded
 from jaxformer.parity.numerics.metrics import difference

@@ -11,8 +11,8 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import same_numbers
-from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Family, Rule
+from jaxformer.errors import listed
 from jaxformer.parity.numerics.axis_order import orders_for
 from jaxformer.parity.numerics.float32_tables import is_rounded, most_off, say_rounded
 from jaxformer.parity.numerics.metrics import distance

@@ -13,9 +13,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import find_layout
-from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Family, Rule, to_jax
-from jaxformer.errors import ConversionError
+from jaxformer.errors import ConversionError, listed
 from jaxformer.parity.pairing.buffers import Constants, typed_constants
 from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece, as_family, by_layer, on_host, torch_names
 from jaxformer.parity.pairing.joined import match_joined, match_parted, match_summed

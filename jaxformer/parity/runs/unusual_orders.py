@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxformer.convert.layouts import in_usual_order, pattern_of, rows_of_heads, say_rows
-from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Axes, Family, Rule, weights_of
-from jaxformer.errors import ParityError
+from jaxformer.errors import ParityError, listed
 from jaxformer.parity.numerics.axis_order import CLEAR, Order
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import jax_float64
