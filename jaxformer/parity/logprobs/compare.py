@@ -8,6 +8,7 @@ import numpy as np
 from jaxformer.errors import InputError
 from jaxformer.parity.logprobs.distributions import UNITS, log_softmax, tolerances
 from jaxformer.parity.logprobs.endings import ending, filled
+from jaxformer.parity.logprobs.evidence import HALVES, halved
 from jaxformer.parity.logprobs.measure import measure
 from jaxformer.parity.logprobs.report import LogprobCause, LogprobReport
 from jaxformer.parity.logprobs.search import Question, explain
@@ -16,10 +17,8 @@ from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.report.text import count
 from jaxformer.validation.fields import check_size
 
-BFLOAT16 = 2.0**-11, 2.0**-4
-"""Share of the logits' spread that rounding to 16 bits inside of a model moves them by, from float16 in few layers to bfloat16
-in many."""
 MOST_NOTED = 256
+"""Number of places whose logits are looked at for a note."""
 UNKNOWN = "KL, and what {} gives to ids that do not follow: it gives one number a place"
 UNNORMALISED = "a truncation without normalising what is left: it changes no number of an id that is kept"
 
@@ -56,7 +55,7 @@ def compare_logprobs(trainer: Any, sampler: Any, ids: Any, *, valid: Any = None,
 def _judged(sides: tuple[Side, Side], ids: np.ndarray, valid: np.ndarray | None, prompt: int) -> LogprobReport:
     nothing = [filled(side) for side in sides]
     both = sides[0].covered & sides[1].covered & (True if valid is None else valid)
-    judged = both & ~nothing[0] & ~nothing[1]
+    judged = both & (nothing[0] == nothing[1])
     precision = "float64" if all(side.wide for side in sides) else "float32"
     measured = measure(*sides, ids, judged, precision)
     report = LogprobReport(
@@ -100,7 +99,8 @@ def _endings(
         if places.any():
             ends += [end] if (end := ending(side, places, ids, prompt)) else []
             row, place = np.argwhere(places)[0]
-            notes.append(f"{side.name} gives nothing at {count(int(places.sum()), 'place')}, first at row {row}, place {place}")
+            where = f"{count(int(places.sum()), 'place')}, first at row {row}, place {place}, after id {ids[row, place]}"
+            notes.append(f"{side.name} gives nothing at {where}")
     return ends, notes
 
 
@@ -127,18 +127,18 @@ def _observed(question: Question) -> list[str]:
     first = int(np.argmax(differs.any(0)))
     if question.judged[rows, :first].any():
         notes.append(f"all places before {first} are the same: look at the cache and the positions from there on")
-    return notes + _as_rounding(question)
+    return notes + _on_a_grid(question)
 
 
-def _as_rounding(question: Question) -> list[str]:
-    """Note a difference as large as bfloat16 inside of a model makes it."""
-    if question.trainer.logits is None or question.sampler.logits is None:
-        return []
-    at = tuple(np.argwhere(question.differs)[:MOST_NOTED].T)
-    one, other = (log_softmax(side.logits[at]) for side in (question.trainer, question.sampler) if side.logits is not None)
-    if one.shape != other.shape or not (np.isfinite(one) & np.isfinite(other)).all():
-        return []
-    share = float(np.std(one - other, -1).mean() / np.std(one, -1).mean())
-    if not BFLOAT16[0] < share < BFLOAT16[1]:
-        return []
-    return [f"the difference is {share:.1e} of the logits' spread, which 16-bit rounding inside of a model may be"]
+def _on_a_grid(question: Question) -> list[str]:
+    """Note logits of one side that have 16 bits, where they are not the other side's rounded."""
+    notes = []
+    for side, other in ((question.trainer, question.sampler), (question.sampler, question.trainer)):
+        if side.logits is not None and other.logits is not None:
+            at = tuple(np.argwhere(question.differs)[:MOST_NOTED].T)
+            mine, others = (np.nan_to_num(each[at].astype(np.float64)) for each in (side.logits, other.logits))
+            for name in HALVES:
+                if (halved(mine, name) == mine).all() and (halved(others, name) != others).any():
+                    notes.append(f"all logits of {side.name} are {name} numbers, and not those of {other.name} rounded")
+                    break
+    return notes

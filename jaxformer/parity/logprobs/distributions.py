@@ -57,7 +57,7 @@ def apart(trainer: np.ndarray, sampler: np.ndarray, tolerance: np.ndarray) -> Ap
     with np.errstate(invalid="ignore"):
         gap = trainer - sampler
         one_alone = np.isfinite(trainer) != np.isfinite(sampler)
-        gap[one_alone & (np.fmax(trainer, sampler) < IMPOSSIBLE) | np.isneginf(trainer) & np.isneginf(sampler)] = 0
+        gap[(one_alone & (np.fmax(trainer, sampler) < IMPOSSIBLE)) | ~(np.isfinite(trainer) | np.isfinite(sampler))] = 0
         differs = np.logical_not((np.abs(gap) <= tolerance[..., None]).all(-1))
         forward, backward = (np.where(np.exp(p) > 0, np.exp(p) * d, 0).sum(-1) for p, d in ((trainer, gap), (sampler, -gap)))
     return Apart(differs, forward, backward)

@@ -18,7 +18,9 @@ def filled(side: Side) -> np.ndarray:
         with np.errstate(invalid="ignore"):
             finite = np.isfinite(side.logits).any(-1)
             same = (side.logits == side.logits[..., :1]).all(-1) & (side.logits.shape[-1] > 1)
-        return _to_the_end(side.covered & (~finite | same), side.covered)
+        uniform = _to_the_end(side.covered & same, side.covered)
+        uniform[(uniform == side.covered).all(1)] = False  # a whole row of them is no ending
+        return _to_the_end(side.covered & ~finite, side.covered) | uniform
     assert side.chosen is not None
     values = np.concatenate([side.chosen, np.full((len(side.chosen), 1), np.nan)], 1)
     empty = ~np.isfinite(values) | np.isin(values, FILLS)
@@ -32,8 +34,13 @@ def _to_the_end(here: np.ndarray, covered: np.ndarray) -> np.ndarray:
 
 
 def ending(side: Side, nothing: np.ndarray, ids: np.ndarray, prompt: int) -> LogprobCause | None:
-    """Return the end id after which the side gives nothing, in every row that holds it; None if there is no such id."""
+    """Return the end id after which the side gives nothing, in every row that holds it; None if there is no such id.
+
+    At least two rows have to end by it: in one row, some id stands before any place.
+    """
     rows = np.flatnonzero(nothing.any(1))
+    if len(rows) < 2:
+        return None
     starts = {int(row): int(np.argmax(nothing[row])) for row in rows}
     for offset in OFFSETS:
         tokens = {int(ids[row, at + offset]) for row, at in starts.items() if 0 <= at + offset < ids.shape[1]}

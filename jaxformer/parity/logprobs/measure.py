@@ -72,7 +72,8 @@ def _measure_row(found: Measured, sides: tuple[Side, Side], ids: np.ndarray, row
             log_probabilities.append(log_softmax(values))
             chosen.append(log_probabilities[-1][np.arange(len(next_at)), ids[row, next_at + 1]])
     with np.errstate(invalid="ignore"):
-        gap = np.where(chosen[0] == chosen[1], 0.0, chosen[0] - chosen[1])
+        same = (chosen[0] == chosen[1]) | (np.isnan(chosen[0]) & np.isnan(chosen[1]))
+        gap = np.where(same, 0.0, chosen[0] - chosen[1])
     found.log_ratio[row, next_at] = gap
     sizes = [np.abs(np.where(np.isfinite(each), each, 0.0))[:, None] for each in chosen]
     wide = np.full(len(at), 0.0)
@@ -82,7 +83,7 @@ def _measure_row(found: Measured, sides: tuple[Side, Side], ids: np.ndarray, row
         found.differs[row, next_at] = ~(np.abs(gap) <= found.tolerance[row, next_at])
         return
     most = max(each.shape[-1] for each in log_probabilities)
-    wide_both = [np.pad(each, ((0, 0), (0, most - each.shape[-1])), constant_values=-np.inf) for each in log_probabilities]
-    apart_here = apart(*wide_both, found.tolerance[row, at])
-    found.differs[row, at] = apart_here.differs
-    found.forward[row, at], found.backward[row, at] = (np.maximum(each, 0.0) for each in apart_here[1:])
+    one, other = (np.pad(each, ((0, 0), (0, most - each.shape[-1])), constant_values=-np.inf) for each in log_probabilities)
+    here = apart(one, other, found.tolerance[row, at])
+    found.differs[row, at] = here.differs
+    found.forward[row, at], found.backward[row, at] = np.maximum(here.forward, 0.0), np.maximum(here.backward, 0.0)

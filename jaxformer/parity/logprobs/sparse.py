@@ -10,6 +10,8 @@ from jaxformer.parity.logprobs.numbers import plain, rounded
 
 LEAST_PLACES = 3
 """Number of places from which a bias can be told from other differences."""
+NEGLIGIBLE = 1e-4
+"""Share of one penalty below which the other is none."""
 LISTED = 8
 """Number of biased ids that the words list."""
 PRECISIONS = (1, 2, 3, 4, 6, 17)
@@ -78,6 +80,8 @@ def _penalties(base: Evidence, counts: np.ndarray, which: str, factor: float) ->
             found = [0.0, 0.0]
             found[columns[0] : columns[-1] + 1] = np.linalg.lstsq(design[:, columns], logits - wanted, rcond=None)[0].tolist()
             presence, frequency = found
+            if len(columns) > 1 and min(abs(presence), abs(frequency)) < NEGLIGIBLE * max(abs(presence), abs(frequency)):
+                continue
             digits = [(float(f"{presence:.{n}g}"), float(f"{frequency:.{n}g}")) for n in PRECISIONS]
             yield [_additive(one, other, which, of_output) for one, other in digits]
 
