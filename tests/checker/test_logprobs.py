@@ -432,3 +432,40 @@ def test_bad_ids_and_padding():
         jf.compare_logprobs(LOGITS, LOGITS, IDS, valid=IDS[:, 1:] > 0)
     with pytest.raises(ValueError, match="prompt"):
         jf.compare_logprobs(LOGITS, LOGITS, IDS, prompt=LENGTH)
+
+
+def test_too_little_tells_no_number():
+    pair = np.array([[[0.0, 1.0]] * 3], np.float32)
+    report = jf.compare_logprobs(pair, pair / 2, np.array([[0, 1, 0]]))
+    assert (report.exit_code, report.causes) == (1, [])
+    some = np.where(np.arange(VOCAB) % 3 == 1, -np.inf, LOGITS[:1, :2])
+    assert jf.compare_logprobs(LOGITS[:1, :2], some, IDS[:1, :2]).causes == []
+
+
+def test_the_plainer_of_two_orders_comes_first():
+    logits = (2 * RANDOM.normal(size=(2, 24, 300))).astype(np.float32)
+    kept = np.where(logits >= logits.max(-1, keepdims=True) + np.log(np.float32(0.04)), logits, -np.inf)
+    report = jf.compare_logprobs(logits, kept / np.float32(0.7), np.zeros((2, 24), int))
+    assert named(report) == ["min-p", "temperature"]
+    assert report.causes[0].args["p"] == 0.04
+    assert [[cause.name for cause in other] for other in report.alternatives] == [["temperature", "min-p"]]
+
+
+def test_ids_that_a_penalty_drops_are_not_said_to_be_dropped_at_every_place():
+    ids = np.full((2, 8), 3)
+    logits = LOGITS[:2, :8].copy()
+    logits[..., 3] = logits.max(-1) - 0.5
+    penalised = np.where(np.arange(VOCAB) == 3, -abs(logits) * 3, logits)
+    report = jf.compare_logprobs(logits, flat(keep_top_k, 5)(penalised), ids)
+    assert report.status == "different"
+    assert report.causes == []
+    report = jf.compare_logprobs(logits, flat(keep_top_k, 5)(penalised), ids + 1)  # here id 3 was not read
+    assert named(report) == ["suppressed ids", "top-k"]
+
+
+def test_numbers_that_enlarge_the_tolerance_explain_nothing():
+    """Logits with a common offset saturate a cap, and a tiny temperature then makes anything of their rounding."""
+    logits = np.random.default_rng(7).normal(size=(3, 11, 300)) - 20
+    other = np.random.default_rng(8).normal(size=(3, 11, 300)) - 20
+    ids = np.random.default_rng(9).integers(0, 300, (3, 11))
+    assert jf.compare_logprobs(logits.astype(np.float32), other.astype(np.float32), ids).causes == []

@@ -13,6 +13,8 @@ from jaxformer.parity.logprobs.report import LogprobCause, SideName
 
 MARGIN = 32.0
 """Ratio by which a cause has to lessen the difference, besides making it as small as rounding."""
+MOST_ENLARGED = 16.0
+"""Factor by which a transformation may enlarge the tolerance, as a low temperature enlarges rounding."""
 FLIPPED = 0.05
 """Largest share of values that may be rounded to the other neighbour, since the two sides' unrounded ones differ a little."""
 NEAR = 64.0
@@ -74,9 +76,11 @@ class Evidence:
         return found
 
     def tolerance(self, values: np.ndarray) -> np.ndarray:
-        """Tolerance at each place, if `values` are the logits."""
+        """Tolerance at each place, if `values` are the logits; what makes them huge does not hide differences."""
         hidden = np.where(self.kept, values, -np.inf)
-        return tolerances(self.unit, hidden, np.where(self.kept, self.target, -np.inf))
+        return np.minimum(
+            tolerances(self.unit, hidden, self.target), MOST_ENLARGED * tolerances(self.unit, self.base, self.target)
+        )
 
     def off(self, values: np.ndarray) -> float:
         """Largest difference of the logits' distributions from the target's, in tolerances."""

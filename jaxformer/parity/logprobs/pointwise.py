@@ -12,6 +12,8 @@ from jaxformer.parity.logprobs.evidence import HALVES, Evidence, Fit, Transform,
 from jaxformer.parity.logprobs.numbers import least, n_digits, plain, rounded
 from jaxformer.parity.logprobs.sparse import changed_ids
 
+LEAST_FREE = 6
+"""Number of differences between ids of a place, over all places, from which a solved number says something."""
 UNCHANGED = 1e-5
 """Distance of a temperature from 1 from which it counts as one."""
 HIDDEN = 2.0**12
@@ -26,6 +28,8 @@ def pointwise(evidence: Evidence, *, plainest: bool = False) -> list[Fit]:
     """
     if same := tried(evidence, ()):
         return [same]
+    if (evidence.kept.sum(-1) - 1).sum() < LEAST_FREE:
+        return []
     small = evidence.small()
     found: dict[int, list[Fit]] = {}
     for chain in _plainest(small) if plainest else _proposals(small):

@@ -11,6 +11,9 @@ from jaxformer.parity.logprobs.evidence import Evidence, Fit, cause
 from jaxformer.parity.logprobs.numbers import n_digits, plain, simplest
 from jaxformer.parity.logprobs.report import LogprobCause
 
+LEAST_PLACES = 3
+"""Number of places, where an id was not read before, from which it counts as dropped at every place: a penalty of ids that were
+read drops them, too."""
 MOST_BEYOND = 300
 """Number of k beyond the largest number of ids kept that are tried before a top-p."""
 SLACK = 1e-6
@@ -44,7 +47,12 @@ def truncations(fit: Fit, evidence: Evidence, of_base: np.ndarray) -> list[tuple
             told = (*each[:-1], _normalised(each[-1], fit.stages[n], evidence)) if n == last else each
             found.setdefault(key, (*steps[:n], *told, *steps[n:]))
     shortest = min(map(len, found.values()), default=0)
-    return [each for each in found.values() if len(each) == shortest]
+    return sorted((each for each in found.values() if len(each) == shortest), key=_digits)
+
+
+def _digits(causes: Sequence[LogprobCause]) -> int:
+    """Number of digits of the causes' p: plainer ones come first."""
+    return sum(n_digits(each.args["p"]) for each in causes if "p" in each.args)
 
 
 def _at_stage(logits: np.ndarray, evidence: Evidence, of_base: np.ndarray) -> list[tuple[LogprobCause, ...]]:
@@ -52,10 +60,12 @@ def _at_stage(logits: np.ndarray, evidence: Evidence, of_base: np.ndarray) -> li
     suppressed = _suppressed(evidence, of_base)
     if suppressed is not None:
         return [(suppressed,)]
-    barred = _above_kept(logits, evidence, of_base)
+    above = _above_kept(logits, evidence, of_base)
+    barred = above.any(0)
     before: tuple[LogprobCause, ...] = ()
     if barred.any():
-        if (evidence.kept & barred).any():
+        unread = (above & (evidence.counts == 0)).sum(0)
+        if (unread[barred] < LEAST_PLACES).any() or (evidence.kept & barred).any():
             return []
         before, of_base = (_never(np.flatnonzero(barred)),), of_base & ~barred
     ranked = _ranked(logits, evidence.kept, of_base)
@@ -67,7 +77,7 @@ def _suppressed(evidence: Evidence, of_base: np.ndarray) -> LogprobCause | None:
     """Return the cause if the same ids are dropped at every place, fewer than are kept."""
     dropped = of_base & ~evidence.kept
     never = np.asarray(dropped.any(0))
-    if len(dropped) > 1 and 2 * never.sum() < len(never) and np.array_equal(dropped, of_base & never):
+    if len(dropped) >= LEAST_PLACES and 2 * never.sum() < len(never) and np.array_equal(dropped, of_base & never):
         return _never(np.flatnonzero(never))
     return None
 
@@ -75,14 +85,16 @@ def _suppressed(evidence: Evidence, of_base: np.ndarray) -> LogprobCause | None:
 def _never(tokens: np.ndarray) -> LogprobCause:
     more = f" and {len(tokens) - 8} more" if len(tokens) > 8 else ""
     shown = ", ".join(map(str, tokens[:8]))
-    return cause("suppressed ids", f"the {{sampler}} never allows {shown}{more}", ids=[int(each) for each in tokens])
+    which = f"id{'s' * (len(tokens) > 1)} {shown}{more}"
+    return cause(
+        "suppressed ids", f"the {{sampler}} drops {which} at every place, as if by a bias", ids=[int(each) for each in tokens]
+    )
 
 
 def _above_kept(logits: np.ndarray, evidence: Evidence, of_base: np.ndarray) -> np.ndarray:
-    """True for ids `V` that are dropped at a place where a less likely one is kept."""
+    """True for ids `N V` that are dropped at a place where a less likely one is kept."""
     least = np.where(evidence.kept, logits, np.inf).min(-1, keepdims=True)
-    dropped = of_base & ~evidence.kept
-    return (dropped & (logits > least + evidence.tolerance(logits)[:, None])).any(0)
+    return of_base & ~evidence.kept & (logits > least + evidence.tolerance(logits)[:, None])
 
 
 def _ranked(logits: np.ndarray, kept: np.ndarray, of_base: np.ndarray) -> Ranked:
