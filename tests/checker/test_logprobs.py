@@ -469,3 +469,13 @@ def test_numbers_that_enlarge_the_tolerance_explain_nothing():
     other = np.random.default_rng(8).normal(size=(3, 11, 300)) - 20
     ids = np.random.default_rng(9).integers(0, 300, (3, 11))
     assert jf.compare_logprobs(logits.astype(np.float32), other.astype(np.float32), ids).causes == []
+
+
+def test_a_sample_of_places_is_searched_and_holds_what_differs(monkeypatch):
+    monkeypatch.setattr("jaxformer.parity.logprobs.search.MOST", 16 * VOCAB)
+    sampler = LOGITS.copy()
+    sampler[:, 7:] = np.roll(LOGITS, 1, 1)[:, 7:]
+    assert jf.compare_logprobs(LOGITS, sampler, IDS).causes == []
+    report = jf.compare_logprobs(LOGITS, temperature(0.85)(LOGITS), IDS)
+    assert named(report) == ["temperature"]
+    assert "causes were searched at 16 of 39 places" in report.notes

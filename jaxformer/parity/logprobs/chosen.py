@@ -15,8 +15,10 @@ from jaxformer.parity.logprobs.truncation import truncations
 BASES = {2: np.log(2.0), 10: np.log(10.0)}
 LEAST, LEAST_OF_TWO = 4, 8
 """Number of places from which one solved number, and two, are believed."""
-FEW = 12
-"""Number of places that have to fit before all are tried."""
+FEW = 3, 12
+"""Smallest and largest number of places that have to fit before all are tried: fewer of large vocabularies."""
+SMALL = 2**16
+"""Number of logits of these places."""
 TEMPERATURES = [1.0, *sorted((round(n / 100, 2) for n in range(5, 301) if n != 100), key=lambda t: (n_digits(t), abs(t - 1)))]
 """Temperatures that are tried with a truncation."""
 Causes = tuple[LogprobCause, ...]
@@ -57,8 +59,10 @@ class Scored:
         off = self.off(found)
         return off <= 1 and off * MARGIN <= self.off(self.of(log_softmax(self.logits)))
 
-    def at(self, places: np.ndarray) -> "Scored":
-        """Return some of the places."""
+    def few(self) -> "Scored":
+        """Return a few places at equal distances."""
+        most = int(np.clip(SMALL // self.logits.shape[1], *FEW))
+        places = np.unique(np.linspace(0, len(self.values) - 1, most).astype(int))
         return Scored(self.logits[places], self.tokens[places], self.values[places], self.precision)
 
 
@@ -138,7 +142,7 @@ def _temperature(scored: Scored) -> Iterator[Causes]:
                 yield temperature(value).cause, cause("logits", "the {sampler} gives logits without a log-softmax")
                 break
     for after, form in _forms(scored):
-        few = form.at(np.unique(np.linspace(0, len(form.values) - 1, FEW).astype(int)))
+        few = form.few()
         solved = least(lambda t, few=few: few.off(few.of(log_softmax(few.logits / t))), 0.05, 20.0)
         for value in rounded(solved):
             if form.fits(form.of(log_softmax(form.logits / value))):
@@ -153,7 +157,7 @@ def _temperature(scored: Scored) -> Iterator[Causes]:
 
 def _truncated(scored: Scored) -> list[Causes]:
     """Return truncations, alone or with a temperature: what is left was normalised, which tells how much it is."""
-    few = scored.at(np.unique(np.linspace(0, len(scored.values) - 1, FEW).astype(int)))
+    few = scored.few()
     for value in TEMPERATURES:
         if _kept_ids(replace(few, logits=few.logits / value)) is None:
             continue

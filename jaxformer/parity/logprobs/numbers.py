@@ -7,7 +7,7 @@ import numpy as np
 
 GRID = 48
 """Number of first tries, at equal ratios."""
-SECTIONS = 64
+SECTIONS = 44
 """Number of golden sections: each leaves 0.62 of the interval."""
 DIGITS = range(1, 7)
 

@@ -18,6 +18,8 @@ UNCHANGED = 1e-5
 """Distance of a temperature from 1 from which it counts as one."""
 HIDDEN = 2.0**12
 """Tolerances within which the rounding to 16 bits may hide a number."""
+SOLVED = 2**13
+"""Number of logits on which a cap is solved."""
 WIDEST_CAP = 30.0
 """Ratio of a cap to the largest logit up to which it can be told from no cap."""
 
@@ -125,14 +127,16 @@ def rounding(name: str, what: str) -> Transform:
 
 def _best_cap(base: Evidence, *, scaled: bool) -> float:
     """Cap with the least squared error, times any factor if `scaled`; NaN if none is better than no cap."""
-    largest = float(np.abs(base.base[base.kept]).max(initial=0.0))
+    few = np.s_[:, :: max(1, base.kept.size // SOLVED)]
+    kept, logits = base.kept[few], base.base[few]
+    largest = float(np.abs(logits[kept]).max(initial=0.0))
     if not largest:
         return np.nan
-    weight = base.kept / np.maximum(base.kept.sum(-1, keepdims=True), 1)
-    target = _centered(base.target, base.kept, weight)
+    weight = kept / np.maximum(kept.sum(-1, keepdims=True), 1)
+    target = _centered(base.target[few], kept, weight)
 
     def error(cap: float) -> float:
-        values = _centered(_capped(base.base, cap), base.kept, weight)
+        values = _centered(_capped(logits, cap), kept, weight)
         size = float((values * values).sum())
         factor = float((values * target).sum()) / size if scaled and size else 1.0
         return float(np.square(factor * values - target).sum())

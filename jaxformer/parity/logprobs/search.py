@@ -15,7 +15,7 @@ from jaxformer.parity.logprobs.report import LogprobCause, SideName
 from jaxformer.parity.logprobs.sides import Side
 from jaxformer.parity.logprobs.truncation import truncations
 
-MOST = 2**22
+MOST = 2**20
 """Number of logits of each side that are searched: of longer texts, places at equal distances."""
 LEAST = 16
 """Number of places that are searched, however many ids there are."""
@@ -52,7 +52,7 @@ def explain(question: Question) -> tuple[list[Causes], list[str]]:
 
 def _shortest(question: Question, base: Side, target: Side, notes: list[str]) -> list[Causes]:
     assert base.logits is not None
-    found = _of_reading(question, base.logits, question.judged, target)
+    found = [each for each in _of_reading(question, base.logits, question.judged, target) if each]
     if not found:
         for reading in _readings(question, base, notes):
             chosen = question.judged & reading.covered
@@ -80,7 +80,7 @@ def _of_reading(
     question: Question, logits: np.ndarray, chosen: np.ndarray, target: Side, *, plainest: bool = False
 ) -> list[Causes]:
     """Return the shortest causes for one reading's logits at the chosen places; the `plainest` transformations, or all."""
-    rows, places = _sample(chosen, logits.shape[-1])
+    rows, places = _sample(chosen, question.differs, logits.shape[-1])
     if not len(rows):
         return []
     base = logits[rows, places].astype(np.float64)
@@ -124,12 +124,15 @@ def _columns(base: np.ndarray, target: np.ndarray) -> tuple[Causes, np.ndarray, 
     return (cause("vocabulary", said, wide, size=sizes[wide], of=least),), base[:, :least], target[:, :least]
 
 
-def _sample(chosen: np.ndarray, vocab: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and places that are searched: all, or places at equal distances."""
-    found = np.argwhere(chosen)
-    if len(found) > _most(vocab):
-        found = found[np.linspace(0, len(found) - 1, _most(vocab)).astype(int)]
-    return found[:, 0], found[:, 1]
+def _sample(chosen: np.ndarray, differs: np.ndarray, vocab: int) -> np.ndarray:
+    """Rows and places that are searched: all, or as many that differ as that do not, at equal distances."""
+    most = _most(vocab)
+    if chosen.sum() <= most:
+        return np.argwhere(chosen).T
+    differing, same = np.argwhere(chosen & differs), np.argwhere(chosen & ~differs)
+    n_same = min(len(same), most // 2)
+    parts = (differing, min(len(differing), most - n_same)), (same, n_same)
+    return np.concatenate([each[np.linspace(0, len(each) - 1, n).astype(int)] for each, n in parts if n]).T
 
 
 def _most(vocab: int) -> int:
