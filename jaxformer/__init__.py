@@ -76,6 +76,7 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.parity.compare import check as check
     from jaxformer.parity.compare import compare as compare
     from jaxformer.parity.compare import dump as dump
+    from jaxformer.parity.logprobs.compare import compare_logprobs as compare_logprobs
     from jaxformer.parity.probe import excite as excite
     from jaxformer.parity.probe import probe as probe
     from jaxformer.parity.probe import probe_audio as probe_audio
@@ -109,6 +110,7 @@ PUBLIC = {
     "models": "GPT Encoder EncoderDecoder abstract",
     "nn": "causal_mask empty_cache ids_to_valid padding_mask",
     "parity.compare": "check compare dump",
+    "parity.logprobs.compare": "compare_logprobs",
     "parity.probe": "excite probe probe_audio probe_config probe_image",
     "parity.report.report": "Report",
     "parity.testing": "assert_parity",

@@ -13,6 +13,7 @@ Sub-packages and files, in the order in which they may import each other; data f
     attribute         which modules diverge, and the checks
     training          both sides trained step beside step
     decoding          the logits of each step with a cache, and tokens that both sides generate
+    logprobs          log-probabilities of the same ids, a trainer's and a sampler's, and causes of a difference
     isolate           a comparison in a process of its own
     collect           results of the checks, in one report
     validate          validation of the two models and their inputs

@@ -17,7 +17,7 @@ GROUPS = {
     "weights": "load save from_torch to_torch export export_generate",
     "families": "Family Rule Part Join module_rules attention_rules packed_rules projection_rules within",
     "comparison": (
-        "compare compare_sharded check dump tap excite probe probe_config probe_image probe_audio "
+        "compare compare_sharded compare_logprobs check dump tap excite probe probe_config probe_image probe_audio "
         "assert_parity Report TrainingSpec"
     ),
     "training": "make_optimizer OptimizerConfig ScheduleConfig from_torch_training to_torch_training",
