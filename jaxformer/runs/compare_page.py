@@ -30,7 +30,7 @@ def header(comparison: Comparison) -> Markup:
         tag("p", "Two watched runs", class_="eyebrow"),
         tag("h1", tag("span", word, class_="word"), tag("span", ": ", class_="hidden"), tag("span", rest, class_="rest")),
         tag("p", RULE, class_="quiet"),
-        legend(*((run.name, kind) for run, kind in runs), ("first step of divergence", "diverging")),
+        legend(*((kind, run.name) for run, kind in runs), ("diverging", "first step of divergence")),
         id="verdict",
         class_="equal" if comparison.divergence is None else "different",
     )
@@ -57,8 +57,8 @@ def differences(comparison: Comparison) -> Markup:
     """Render the largest relative difference at each step, and what rounding explains."""
     largest = {each.step: max(each.largest, 1e-12) for each in comparison.differences}
     allowed = {each.step: min(each.allowed, 1.0) for each in comparison.differences}
-    plotted = overlay("Largest relative difference over steps", {"loss": largest, "stairs": allowed}, marked(comparison))
-    key = legend(("largest relative difference of a series", "loss"), ("explained by rounding", FIRST))
+    plotted = overlay("Largest relative difference over steps", {"loss": largest, "parameters": allowed}, marked(comparison))
+    key = legend(("loss", "largest relative difference of a series"), ("parameters", "explained by rounding"))
     return section("differences", "How far the runs are apart", key, scrolling("Differences", plotted))
 
 

@@ -6,6 +6,7 @@ and pandas read. The run does not depend on these files: where one cannot be wri
 """
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,6 @@ DIGITS = 9
 """Significant digits of a number: those of float32."""
 
 Row = dict[str, Any]
-WriteEvents = Callable[[int, Mapping[str, float], Finding | None], None]
-"""Function write(step, values, found)."""
 
 
 def read_rows(folder: Path, run: str = "") -> list[Row]:
@@ -46,7 +45,7 @@ class Monitor:
     def __init__(self, folder: Path, every: int, run: str, say: Callable[[str], None]):
         self.path, self.every, self.run, self.say = folder / ROWS, every, run, say
         self.bands, self.is_quiet, self.is_off = Bands(), False, False
-        self.events: WriteEvents | None = None
+        self.events: Events | None = None
 
     @classmethod
     def begin(cls, folder: Path, every: int, taken: int, *, run: str = "", say: Callable[[str], None] = print) -> "Monitor":
@@ -68,7 +67,10 @@ class Monitor:
             raise InputError(f"{folder} cannot be written: {error.strerror}; name another folder") from None
         for row in rows:
             monitor.bands.check(row["step"], series_of(row))
-        monitor.events = _events(folder / EVENTS, taken, say)
+        try:
+            monitor.events = Events(folder / EVENTS, taken)
+        except MissingPackageError as error:
+            say(f"no files for TensorBoard are written: {error}")
         return monitor
 
     def is_due(self, step: int) -> bool:
@@ -90,7 +92,7 @@ class Monitor:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(checked_line(self.run, row))
             if self.events is not None:
-                self.events(step, values, found)
+                self.events.write(step, values, found)
         except OSError as error:
             self.is_off = True
             self.say(f"warning: {self.path} cannot be written: {error.strerror}; the rest of the run is not watched")
@@ -104,24 +106,24 @@ def forget_rows(folder: Path, taken: int, run: str) -> None:
             unfinished.write_text("".join(checked_line(run, row) for row in rows if row["step"] <= taken), "utf-8")
 
 
-def _events(folder: Path, taken: int, say: Callable[[str], None]) -> WriteEvents | None:
-    """Return the writer of TensorBoard's event files; None if tensorboardX is not installed, which is said."""
-    try:
+class Events:
+    """Writer of scalars for TensorBoard. MissingPackageError if tensorboardX is not installed."""
+
+    def __init__(self, folder: Path, taken: int):
         with extra_package():
-            from tensorboardX.event_file_writer import EventsWriter  # pyright: ignore[reportMissingImports]
-            from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportMissingImports]
-            from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportMissingImports]
-    except MissingPackageError as error:
-        say(f"no files for TensorBoard are written: {error}")
-        return None
-    folder.mkdir(exist_ok=True)
-    writer = EventsWriter(str(folder / "events"), f".{taken}")
-    writer.write_event(Event(wall_time=time.time(), step=taken + 1, session_log=SessionLog(status=SessionLog.START)))
+            from tensorboardX import event_file_writer  # pyright: ignore[reportMissingImports]
+            from tensorboardX.proto import event_pb2, summary_pb2  # pyright: ignore[reportMissingImports]
+        self.kinds, self.summaries = event_pb2, summary_pb2
+        folder.mkdir(exist_ok=True)
+        self.writer = event_file_writer.EventsWriter(str(folder / "events"), f".{taken}")
+        weakref.finalize(self, self.writer.close)
+        starts = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # what an earlier process wrote of later steps is void
+        self.writer.write_event(event_pb2.Event(wall_time=time.time(), step=taken + 1, session_log=starts))
 
-    def write(step: int, values: Mapping[str, float], found: Finding | None) -> None:
-        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        scalars.append(Summary.Value(tag="left its band", simple_value=0 if found is None else found.more + 1))
-        writer.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
-        writer.flush()
-
-    return write
+    def write(self, step: int, values: Mapping[str, float], found: Finding | None) -> None:
+        """Write the numbers of a step, and how many series left their bands."""
+        numbers = {**values, "left its band": 0 if found is None else found.more + 1}
+        scalars = [self.summaries.Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        summary = self.summaries.Summary(value=scalars)
+        self.writer.write_event(self.kinds.Event(wall_time=time.time(), step=step, summary=summary))
+        self.writer.flush()

@@ -128,7 +128,9 @@ class TrainSteps:
     """Function batch(data, seed, step) -> the batch of that step."""
     loss: Loss
     step: Callable[[TrainState, Any, PRNGKeyArray], tuple[TrainState, Float[Array, ""]]]
-    """Function step(state, batch, dropout_key) -> the state after one step, and its loss."""
+    """Pure function step(state, source, seed) -> the state after one step, and its loss."""
+    source: Callable[[Any, int], Any]
+    """Function source(data, step) -> what that step reads, on the device: the data that it draws from, or its batch."""
 
     def __call__(self, state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Array) -> tuple[TrainState, Array]:
         return self.run(state, data, seed, n)
@@ -159,8 +161,11 @@ def make_train_steps(loss: Loss, optimizer: optax.GradientTransformation, draw: 
     def batch(data: Any, seed: PRNGKeyArray, step: int) -> Any:
         return draw(data, step_keys(seed, jnp.int32(step))[0])
 
-    step = functools.partial(train_step, loss=loss, optimizer=optimizer)
-    return TrainSteps(functools.partial(run_together, run), batch, loss, step)
+    def step(state: TrainState, data: Any, seed: PRNGKeyArray) -> tuple[TrainState, Array]:
+        batch_key, dropout_key = step_keys(seed, state.step)
+        return train_step(state, draw(data, batch_key), dropout_key, loss=loss, optimizer=optimizer)
+
+    return TrainSteps(functools.partial(run_together, run), batch, loss, step, lambda data, step: data)
 
 
 def make_shaped_train_steps(
@@ -179,8 +184,10 @@ def make_shaped_train_steps(
             state, total = run_together(one, state, total, put_batch(batch(step)), seed)
         return state, total / (state.health.taken - taken)
 
-    step = functools.partial(train_step, loss=loss, optimizer=optimizer, parts=parts)
-    return TrainSteps(run, lambda data, seed, step: batch(step), loss, step)
+    def step(state: TrainState, batch: Any, seed: PRNGKeyArray) -> tuple[TrainState, Array]:
+        return train_step(state, batch, step_keys(seed, state.step)[1], loss=loss, optimizer=optimizer, parts=parts)
+
+    return TrainSteps(run, lambda data, seed, step: batch(step), loss, step, lambda data, step: put_batch(batch(step)))
 
 
 def make_evaluate(loss: Loss) -> Callable[[PyTree, Any], float]:

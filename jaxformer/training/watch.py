@@ -17,12 +17,12 @@ from jaxtyping import Array
 
 from jaxformer.errors import InputError
 from jaxformer.parallel.group import run_together
-from jaxformer.parallel.placement import on_host, put_batch
+from jaxformer.parallel.placement import on_host
 from jaxformer.parity.trace.jax_hooks import UNTRACEABLE
 from jaxformer.runs.watched import Monitor
 from jaxformer.runtime.jit import jit
 from jaxformer.training.norms import norms_of
-from jaxformer.training.step import TrainState, TrainSteps, step_keys
+from jaxformer.training.step import TrainState, TrainSteps
 from jaxformer.validation.fields import check_function, check_path, check_size, whole
 
 
@@ -44,9 +44,8 @@ class Look:
         try:
             found = run_together(program, [leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced])
         except UNTRACEABLE as error:
-            raise InputError(
-                f"watch: jit cannot trace the step ({str(error).splitlines()[0]}); give a step that it can"
-            ) from None
+            why = str(error).splitlines()[0]
+            raise InputError(f"the step cannot be watched: jit cannot trace it ({why}); give one that can be jitted") from None
         return dict(zip(names, on_host(found).tolist(), strict=True))
 
     def _made(self, tree: Any, fixed: tuple[Any, ...]) -> tuple[Any, list[str]]:
@@ -110,8 +109,7 @@ def watched_steps(
         while left:
             step, taken = int(state.step), int(state.health.taken)
             if monitor.is_due(step + 1):
-                batch, (_, dropout_key) = train_steps.batch(data, seed, step), step_keys(seed, jnp.int32(step))
-                monitor.write(step + 1, look(state, put_batch(batch), dropout_key))
+                monitor.write(step + 1, look(state, train_steps.source(data, step), seed))
             many = next(many for many in range(1, left + 1) if many == left or monitor.is_due(step + many + 1))
             state, loss = train_steps(state, data, seed, jnp.int32(many))
             left, taken = left - many, int(state.health.taken) - taken

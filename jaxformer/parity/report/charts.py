@@ -85,7 +85,7 @@ class LinearAxis:
     def grid(self, width: float) -> Markup:
         """Draw five labelled lines across the plot."""
         marks = [self.low + part / 4 * (self.high - self.low) for part in range(5)]
-        return together(*(rule(self.y(mark), f"{mark:.4g}", width) for mark in marks))
+        return together(*(rule(self.y(mark), f"{mark:.{4 if abs(mark) >= 0.1 else 2}g}", width) for mark in marks))
 
 
 def rule(y: float, label: str, width: float) -> Markup:

@@ -28,14 +28,22 @@ def overlay(label: str, curves: Mapping[str, Curve], marked: int | None = None) 
 
     values = [value for each in drawn.values() for value in each.values()]
     axis = axis_of(values)
-    mark = Markup() if marked is None else tag("line", class_="pointer", x1=x(marked), x2=x(marked), y1=4.0, y2=HEIGHT)
     return svg(
         axis.grid(WIDTH),
         *(curve(kind, [*map(x, each)], [*each.values()], axis) for kind, each in drawn.items()),
-        mark,
+        Markup() if marked is None else step_mark(x(marked), marked),
         together(*(number(x(step), step) for step in sorted({steps[0], steps[len(steps) // 2], steps[-1]}))),
         width=WIDTH,
         label=label,
+    )
+
+
+def step_mark(x: float, step: int) -> Markup:
+    """Draw a vertical line with its step."""
+    anchor, by = ("start", 4) if x < WIDTH / 2 else ("end", -4)
+    return together(
+        tag("line", class_="pointer", x1=x, x2=x, y1=2.0, y2=HEIGHT),
+        tag("text", f"step {step:,}", class_="name", x=x + by, y=9.0, text_anchor=anchor),
     )
 
 
