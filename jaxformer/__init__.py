@@ -87,8 +87,10 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.parity.trace.jax_hooks import tap as tap
     from jaxformer.parity.training.trainers import TrainingSpec as TrainingSpec
     from jaxformer.training.optimizers import make_optimizer as make_optimizer
+    from jaxformer.training.torch_norms import watch_torch as watch_torch
     from jaxformer.training.torch_run import from_torch_training as from_torch_training
     from jaxformer.training.torch_run import to_torch_training as to_torch_training
+    from jaxformer.training.watch import watch as watch
 
 __version__ = "0.1.0"
 
@@ -117,7 +119,9 @@ PUBLIC = {
     "parity.trace.jax_hooks": "tap",
     "parity.training.trainers": "TrainingSpec",
     "training.optimizers": "make_optimizer",
+    "training.torch_norms": "watch_torch",
     "training.torch_run": "from_torch_training to_torch_training",
+    "training.watch": "watch",
 }
 """Module -> its public names."""
 

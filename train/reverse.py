@@ -21,7 +21,7 @@ from jaxformer.errors import quoted
 from jaxformer.models import EncoderDecoder
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.mesh import on_mesh
-from jaxformer.recipes.prepare import begin, check_vocabulary, read_recipe, run_path, saved_files, start_run
+from jaxformer.recipes.prepare import begin, begin_watch, check_vocabulary, read_recipe, run_path, saved_files, start_run
 from jaxformer.recipes.settings import Reverse
 from jaxformer.recipes.shown import EvaluationTable, draw_attention, layers, plain_console, print_headline, show_predictions
 from jaxformer.runs.averaging import write_weights
@@ -34,6 +34,7 @@ from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss, pair_sums
 from jaxformer.training.size import begin_training
 from jaxformer.training.step import PRECISIONS, make_train_steps
+from jaxformer.training.watch import watched_steps
 
 GOAL = "accuracy", 1.0
 HELD_OUT = 128
@@ -112,7 +113,8 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
         goal=GOAL,
         later=(partial(show_predictions, console, task, first_of(held_out), show=0), evaluate),
     )
-    state = fit(state, plan, folder, lambda state, n: train_steps(state, None, seed, n), console)
+    steps = watched_steps(train_steps, None, seed, begin_watch(recipe, folder, int(state.step), console))
+    state = fit(state, plan, folder, steps, console)
     return folder, state.model
 
 

@@ -23,7 +23,7 @@ from jaxformer.decoding import generate
 from jaxformer.errors import quoted, shown
 from jaxformer.models import GPT
 from jaxformer.parallel.mesh import on_mesh
-from jaxformer.recipes.prepare import begin, check_vocabulary, read_recipe, run_path, saved_files, start_run
+from jaxformer.recipes.prepare import begin, begin_watch, check_vocabulary, read_recipe, run_path, saved_files, start_run
 from jaxformer.recipes.settings import Shakespeare
 from jaxformer.recipes.shown import EvaluationTable, plain_console, print_headline
 from jaxformer.runs.averaging import write_weights
@@ -36,6 +36,7 @@ from jaxformer.training.loop import Plan, fit
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.size import begin_training
 from jaxformer.training.step import PRECISIONS, make_evaluate, make_train_steps
+from jaxformer.training.watch import watched_steps
 
 EVALUATION_TOKENS = 16384
 """Tokens per batch when a whole split is evaluated."""
@@ -114,7 +115,8 @@ def train(
         examine=partial(train_steps.examine, data, seed),
         later=(evaluate,),
     )
-    state = fit(state, plan, folder, lambda state, n: train_steps(state, data, seed, n), console)
+    steps = watched_steps(train_steps, data, seed, begin_watch(recipe, folder, int(state.step), console))
+    state = fit(state, plan, folder, steps, console)
     return folder, state.model
 
 

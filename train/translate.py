@@ -31,7 +31,7 @@ from jaxformer.models import EncoderDecoder
 from jaxformer.parallel.group import from_first, is_first, run_together
 from jaxformer.parallel.mesh import on_mesh
 from jaxformer.parallel.placement import put, put_batch
-from jaxformer.recipes.prepare import begin, check_vocabulary, read_recipe, run_path, saved_files, start_run
+from jaxformer.recipes.prepare import begin, begin_watch, check_vocabulary, read_recipe, run_path, saved_files, start_run
 from jaxformer.recipes.sentences import can_score, facts_of, make_buckets, table_of, tokenizer_of, translate_test_set
 from jaxformer.recipes.settings import Translate
 from jaxformer.recipes.shown import EvaluationTable, layers, plain_console, print_headline
@@ -46,6 +46,7 @@ from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import measure_pairs, pair_loss
 from jaxformer.training.size import begin_training
 from jaxformer.training.step import PRECISIONS, make_shaped_train_steps
+from jaxformer.training.watch import watched_steps
 
 SMALL = Translate(
     preset="small",
@@ -122,7 +123,8 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
         later=(partial(measure, pairs=held_out),),
         is_followed=True,
     )
-    state = fit(state, plan, folder, lambda state, n: train_steps(state, None, seed, n), console)
+    steps = watched_steps(train_steps, None, seed, begin_watch(recipe, folder, int(state.step), console))
+    state = fit(state, plan, folder, steps, console)
     return folder, choose_weights(folder, state.model, recipe.averaged, plan.evaluate, console)
 
 

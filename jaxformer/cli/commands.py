@@ -126,6 +126,11 @@ COMMANDS = {
         "list the runs in a folder, and check their checkpoints",
         "runs",
     ),
+    "runs compare": Command(
+        "jaxformer.cli.compare_runs",
+        "two watched runs on one page, and the first step at which they part",
+        "runs/torch runs/jax --html compared.html",
+    ),
     "info": Command(
         "jaxformer.cli.info",
         "what a folder holds: family, size, memory, certificate",
@@ -178,9 +183,9 @@ def usage(group: str = "") -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Split a command's name into its group and last word: 'train qa' -> ('train', 'qa'), 'generate' -> ('', 'generate')."""
-    group, _, word = name.rpartition(" ")
-    return group, word
+    """Split a command's name into its group and the rest: 'train qa' -> ('train', 'qa'), 'generate' -> ('', 'generate')."""
+    group, _, word = name.partition(" ")
+    return (group, word) if word and group in GROUPS else ("", name)
 
 
 def _call(group: str) -> str:

@@ -17,6 +17,7 @@ from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.parallel.group import check_alike, count, from_first, is_first
 from jaxformer.runs.folder import NOT_BEGUN, RUN, RunFolder, free_folder, kept_states, refuse_inside_a_run
 from jaxformer.runs.metrics import Goal, is_last
+from jaxformer.runs.watched import Monitor, forget_rows
 from jaxformer.runtime.environment import cores, processor
 from jaxformer.runtime.packages import releases
 from jaxformer.validation.fields import check_choice
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="DataclassInstance")
 
 PLACES = ("data", "validation", "test", "tokenizer")
-KEPT = ("unpacked", "mesh", "steps", "sample", "show", "evaluate_every", "save_every", *PLACES)
+KEPT = ("unpacked", "mesh", "steps", "sample", "show", "evaluate_every", "save_every", "watch", *PLACES)
 CHANGEABLE = ("out", "resume", "checkpoint", "cache", *KEPT)
 """Flags that may change when a run is resumed; every other one decides what is learned.
 
@@ -166,6 +167,7 @@ def _begin_again(folder: RunFolder, recipe: Any, step: int) -> None:
         warnings.warn(said, stacklevel=3)
     folder.begin_manifest()
     folder.forget_after(step)
+    forget_rows(folder.path, step, folder.identity)
     forget_weights_after(folder, step)
     _warn_of_changes(folder, recipe, differences(folder.config.get("environment", {}), environment()))
     _keep_flags(folder, recipe)
@@ -192,6 +194,13 @@ def _keep_flags(folder: RunFolder, recipe: Any) -> None:
     changed = config["recipe"] | json.loads(json.dumps(values, default=plain))
     if changed != config["recipe"]:
         folder.write_config(config | {"recipe": changed})
+
+
+def begin_watch(recipe: Any, folder: RunFolder, taken: int, console: Any) -> Monitor | None:
+    """Return what writes the rows of --watch, after so many steps; None without that flag."""
+    if recipe.watch is None:
+        return None
+    return Monitor.begin(folder.path, recipe.watch, taken, run=folder.identity, say=console.print)
 
 
 def begin(recipe: Any) -> Any:

@@ -32,6 +32,8 @@ class Recipe(CacheFlag):
     """Steps between evaluations on held-out data."""
     save_every: int
     """Steps between checkpoints of the whole train state."""
+    watch: int | None = None
+    """Steps between rows of watch.jsonl: norms of each layer's gradients, updates, activations and moments. None: no rows."""
     precision: Precision = "float32"
     """Precision of matrix products in training; parameters, moments, norms, softmax and losses are always float32."""
     mesh: str | None = None
@@ -47,6 +49,8 @@ class Recipe(CacheFlag):
         for name in ("steps", "batch", "evaluate_every", "save_every"):
             check_size(name, getattr(self, name))
         check_size("seed", self.seed, least=0)
+        if self.watch is not None:
+            check_size("watch", self.watch)
         if not str(self.out).isprintable():
             raise InputError(f"out = {str(self.out)!r} has characters that no terminal prints; give another name")
         if self.checkpoint is not None:

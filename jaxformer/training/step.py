@@ -15,10 +15,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from jaxformer.config.settings import Precision
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.placement import along_rows, as_placed, on_host, put_batch
+from jaxformer.parity.trace.jax_hooks import tap
 from jaxformer.pytree import map_named, named_leaves
 from jaxformer.runtime.jit import jit
 from jaxformer.training.health import MOST_IN_A_ROW, Health, healthy
 from jaxformer.training.losses import mean
+from jaxformer.training.norms import GRADIENT, module_norms
 
 Loss = Callable[..., tuple[Float[Array, ""], Float[Array, ""]]]
 """Function loss(model, batch, key) -> (total, normaliser); without a key there is no dropout."""
@@ -63,6 +65,7 @@ def train_step(
     batch = along_rows(batch)
     gradient_of = whole_gradient if parts == 1 else functools.partial(gradient_in_parts, parts=parts)
     value, gradient = gradient_of(loss, state.model, batch, key)
+    gradient = tap(GRADIENT, gradient)
     updates, moments = optimizer.update(gradient, state.moments, state.model)
     is_finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient))
     model, moments = choose(is_finite, (optax.apply_updates(state.model, updates), moments), (state.model, state.moments))
@@ -124,6 +127,10 @@ class TrainSteps:
     batch: Callable[[Any, PRNGKeyArray, int], Any]
     """Function batch(data, seed, step) -> the batch of that step."""
     loss: Loss
+    step: Callable[[TrainState, Any, PRNGKeyArray], tuple[TrainState, Float[Array, ""]]]
+    """Pure function step(state, source, seed) -> the state after one step, and its loss."""
+    source: Callable[[Any, int], Any]
+    """Function source(data, step) -> what that step reads, on the device: the data that it draws from, or its batch."""
 
     def __call__(self, state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Array) -> tuple[TrainState, Array]:
         return self.run(state, data, seed, n)
@@ -133,10 +140,8 @@ class TrainSteps:
         batch = self.batch(data, seed, step)
         _, dropout_key = step_keys(seed, jnp.int32(step))
         value, gradient = jit(functools.partial(whole_gradient, self.loss))(model, batch, dropout_key)
-        modules: dict[str, list[Array]] = {}
-        for name, leaf in named_leaves(gradient).items():
-            modules.setdefault(name.rpartition(".")[0], []).append(leaf)
-        norms = {name: float(optax.tree.norm(leaves)) for name, leaves in modules.items()}
+        norms = module_norms(GRADIENT, named_leaves(gradient))
+        norms = {series.removeprefix(f"{GRADIENT}/"): float(norm) for series, norm in norms.items()}
         return batch, {"loss": float(value), **norms}
 
 
@@ -156,7 +161,11 @@ def make_train_steps(loss: Loss, optimizer: optax.GradientTransformation, draw: 
     def batch(data: Any, seed: PRNGKeyArray, step: int) -> Any:
         return draw(data, step_keys(seed, jnp.int32(step))[0])
 
-    return TrainSteps(functools.partial(run_together, run), batch, loss)
+    def step(state: TrainState, data: Any, seed: PRNGKeyArray) -> tuple[TrainState, Array]:
+        batch_key, dropout_key = step_keys(seed, state.step)
+        return train_step(state, draw(data, batch_key), dropout_key, loss=loss, optimizer=optimizer)
+
+    return TrainSteps(functools.partial(run_together, run), batch, loss, step, lambda data, step: data)
 
 
 def make_shaped_train_steps(
@@ -175,7 +184,10 @@ def make_shaped_train_steps(
             state, total = run_together(one, state, total, put_batch(batch(step)), seed)
         return state, total / (state.health.taken - taken)
 
-    return TrainSteps(run, lambda data, seed, step: batch(step), loss)
+    def step(state: TrainState, batch: Any, seed: PRNGKeyArray) -> tuple[TrainState, Array]:
+        return train_step(state, batch, step_keys(seed, state.step)[1], loss=loss, optimizer=optimizer, parts=parts)
+
+    return TrainSteps(run, lambda data, seed, step: batch(step), loss, step, lambda data, step: put_batch(batch(step)))
 
 
 def make_evaluate(loss: Loss) -> Callable[[PyTree, Any], float]:

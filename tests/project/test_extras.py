@@ -140,7 +140,7 @@ def test_no_extra_but_torchs_installs_torch(extra):
     own = [it for it in map(Requirement, wanted) if it.name == "jaxformer"]
     wanted = [*wanted, *(text for it in own for name in it.extras for text in PROJECT["optional-dependencies"][name])]
     names = set().union(*(pulled(Requirement(text), set()) for text in wanted if not text.startswith("jaxformer")))
-    assert "numpy" in names or extra in ("export", "tpu", "cuda12", "cuda13")
+    assert "numpy" in names or extra in ("export", "tpu", "cuda12", "cuda13", "tensorboard")
     assert "torch" not in names
 
 

@@ -20,7 +20,7 @@ GROUPS = {
         "compare compare_sharded compare_logprobs check dump tap excite probe probe_config probe_image probe_audio "
         "assert_parity Report TrainingSpec"
     ),
-    "training": "make_optimizer OptimizerConfig ScheduleConfig from_torch_training to_torch_training",
+    "training": "make_optimizer OptimizerConfig ScheduleConfig from_torch_training to_torch_training watch watch_torch",
 }
 NAMES = [name for names in GROUPS.values() for name in names.split()]
 HEAVY = ("jax", "jaxlib", "flax", "optax", "orbax", "torch", "numpy")

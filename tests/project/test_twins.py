@@ -19,7 +19,10 @@ NO_TWIN = {
     "nn/precision.py": "torch's own functions sum in float32 or wider",
     "training/chunked_loss.py": "torch holds all logits",
     "training/health.py": "runs are trained on one side",
+    "training/norms.py": "training/torch_norms.py has those of torch, of any model",
     "training/size.py": "runs are trained on one side",
+    "training/torch_norms.py": "training/norms.py has those of JAX",
+    "training/watch.py": "runs are trained on one side",
     "training/torch_run.py": "torch has its own load_state_dict",
     "training/diagnostics.py": "runs are trained on one side",
 }

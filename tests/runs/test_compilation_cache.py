@@ -13,7 +13,8 @@ from jaxformer.runtime.compilation_cache import FOLDER, LEAST_SECONDS, LOCK, rem
 COMPILES = [
     name
     for name in COMMANDS
-    if name not in ("doctor", "info", "launch", "parity dump", "parity explain", "parity schema", "runs", "skill")
+    if name
+    not in ("doctor", "info", "launch", "parity dump", "parity explain", "parity schema", "runs", "runs compare", "skill")
     and not name.startswith("bench")
 ]
 """A benchmark measures starts with a cache of its own, and without; a doctor compiles what is wrong anew."""

@@ -140,7 +140,7 @@ def test_three_bad_ones_stop_it_and_nothing_of_them_is_kept(tmp_path):
     assert said.count("is not finite: skipped") in (2, 3), "one a dispatch"
     assert error == (
         "the loss or the gradient of steps 6 to 8 is not finite, and none of them was applied; step 8: loss nan, gradient norm "
-        f" nan; its batch: 0 float32[] from 3.0 to 3.0, 1 float32[] from 1.0 to 1.0; go on with --resume 4 "
+        f"w nan; its batch: 0 float32[] from 3.0 to 3.0, 1 float32[] from 1.0 to 1.0; go on with --resume 4 "
         f"--out {run.path} and a lower --optimizer.learning-rate"
     )
     assert int(load_state(run.checkpoints, begin()).step) == 4

@@ -85,7 +85,7 @@ class LinearAxis:
     def grid(self, width: float) -> Markup:
         """Draw five labelled lines across the plot."""
         marks = [self.low + part / 4 * (self.high - self.low) for part in range(5)]
-        return together(*(rule(self.y(mark), f"{mark:.4g}", width) for mark in marks))
+        return together(*(rule(self.y(mark), f"{mark:.{4 if abs(mark) >= 0.1 else 2}g}", width) for mark in marks))
 
 
 def rule(y: float, label: str, width: float) -> Markup:
@@ -147,12 +147,12 @@ def depth(
         kind = "call diverging" if wrong[i] else "call"
         columns.append(tag("a", tag("title", says(module)), hit, *drawn, href=f"#call-{i}", tabindex="-1", class_=kind))
     points = [(LEFT + (i + 0.5) * step, value) for i, module in enumerate(modules) if (value := normal(module)) is not None]
-    curve = path([x for x, _ in points], [axis.y(value) for _, value in points]) if points else "M0,0"
-    return _svg(
+    line = path([x for x, _ in points], [axis.y(value) for _, value in points]) if points else "M0,0"
+    return svg(
         axis.grid(width),
         tolerance_line(axis.y(tolerance), width),
         *columns,
-        tag("path", class_="normal", d=curve),
+        tag("path", class_="normal", d=line),
         _name(modules[first], LEFT + (first + 0.5) * step, width) if first is not None else Markup(),
         tag("text", "first call", class_="tick", x=LEFT, y=HEIGHT + FOOT - 4),
         tag("text", "last call", class_="tick", x=width - RIGHT, y=HEIGHT + FOOT - 4, text_anchor="end"),
@@ -170,11 +170,11 @@ def positions(module: Module, tolerance: float) -> Markup:
     step = (WIDTH - LEFT - RIGHT) / len(values)
     stairs = "".join(f"V{axis.y(value):.1f}H{LEFT + (i + 1) * step:.1f}" for i, value in enumerate(values))
     shown = sorted({round(part * (len(values) - 1) / 4) for part in range(5)})
-    return _svg(
+    return svg(
         axis.grid(WIDTH),
         tag("path", class_="stairs", d=f"M{LEFT},{axis.zero}{stairs}V{axis.zero}"),
         tolerance_line(axis.y(tolerance), WIDTH),
-        *(_number(LEFT + (i + 0.5) * step, starts[i]) for i in shown),
+        *(number(LEFT + (i + 0.5) * step, starts[i]) for i in shown),
         width=WIDTH,
         label=f"Error of {module.name} over positions 0 to {len(module.positions) - 1}. {position_words(module, tolerance)}",
     )
@@ -194,23 +194,23 @@ def training_curves(steps: Sequence[Step]) -> tuple[Markup, Markup]:
     """Draw torch's loss where it is finite, and the errors of the loss and of the parameters."""
     first, span = steps[0].number, max(steps[-1].number - steps[0].number, 1)
     xs = [LEFT + (step.number - first) / span * (WIDTH - LEFT - RIGHT) for step in steps]
-    numbers = together(*(_number(xs[i], steps[i].number) for i in sorted({0, len(steps) // 2, len(steps) - 1})))
+    numbers = together(*(number(xs[i], steps[i].number) for i in sorted({0, len(steps) // 2, len(steps) - 1})))
     finite = [(x, step.loss) for x, step in zip(xs, steps, strict=True) if math.isfinite(step.loss)]
     linear = LinearAxis.over([loss for _, loss in finite], top=10.0, bottom=HEIGHT)
     errors = [step.loss_error for step in steps], [step.parameter_error for step in steps]
     log = LogAxis.over([*errors[0], *errors[1]], top=10.0, bottom=HEIGHT)
     return (
-        _svg(
+        svg(
             linear.grid(WIDTH),
-            _curve("loss", [x for x, _ in finite], [loss for _, loss in finite], linear),
+            curve("loss", [x for x, _ in finite], [loss for _, loss in finite], linear),
             numbers,
             width=WIDTH,
             label="torch's loss over steps",
         ),
-        _svg(
+        svg(
             log.grid(WIDTH),
-            _curve("normal", xs, errors[0], log),
-            _curve("parameters", xs, errors[1], log),
+            curve("normal", xs, errors[0], log),
+            curve("parameters", xs, errors[1], log),
             numbers,
             width=WIDTH,
             label="Errors of loss and parameters over steps",
@@ -245,20 +245,23 @@ def _heat(error: float, tolerance: float) -> float:
     return 0.15 + 0.85 * min(math.log(error / tolerance) / math.log(1 / tolerance), 1.0) if measurable else 1.0
 
 
-def _svg(*children: str, width: float, label: str) -> Markup:
+def svg(*children: str, width: float, label: str) -> Markup:
+    """Draw a plot; `label` describes it to those who cannot see it."""
     height = HEIGHT + FOOT
     size = {"viewBox": f"0 0 {width:.0f} {height:.0f}", "style": f"min-width: {width / WIDTH * NARROWEST:.0f}px"}
     return tag("svg", *children, role="img", aria_label=label, **size)
 
 
-def _curve(kind: str, xs: Sequence[float], values: Sequence[float], axis: LogAxis | LinearAxis) -> Markup:
+def curve(kind: str, xs: Sequence[float], values: Sequence[float], axis: LogAxis | LinearAxis) -> Markup:
+    """Draw a line through values, with a dot at its end."""
     ys = [axis.y(value) for value in values]
     if not ys:
         return Markup()
     return together(tag("path", class_=kind, d=path(xs, ys)), tag("circle", class_=kind, cx=xs[-1], cy=ys[-1], r=2.5))
 
 
-def _number(x: float, value: int) -> Markup:
+def number(x: float, value: int) -> Markup:
+    """Draw a label of the horizontal axis."""
     return tag("text", f"{value:,}", class_="tick", x=x, y=HEIGHT + FOOT - 4, text_anchor="middle")
 
 

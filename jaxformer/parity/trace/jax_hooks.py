@@ -126,10 +126,21 @@ def tap(path: str, value: T) -> T:
         x = tap("layers.0.norm", layer_norm(x, params["layers"]["0"]["norm"]))
 
     Inside a module, the path is relative to the module. Modules need no tap; the input and output of a softmax in any model may
-    be tapped as `tap("scores", ...)` and `tap("weights", ...)`. Outside a comparison, `tap` does nothing.
+    be tapped as `tap("scores", ...)` and `tap("weights", ...)`. `jf.watch` writes the norm of each tapped value of a
+    step; `tap("gradient", gradient)` marks the gradient. Elsewhere, `tap` does nothing.
     """
     check_kind("the name of a tap", path, str, "tap('layers.0.norm', x): the name, then the array")
     return _running[-1](path, value) if _running else value
+
+
+@contextmanager
+def recorded_taps(record: Callable[[str, Any], Any]) -> Iterator[None]:
+    """Context manager: `tap` returns record(path, value)."""
+    _running.append(record)
+    try:
+        yield
+    finally:
+        _running.remove(record)
 
 
 @contextmanager
@@ -152,11 +163,10 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[Visits]:
         stack.enter_context(watch_layers(model, visits))
         stack.enter_context(none_hidden(visits))
         run = _run_named(visits, here)
-        stack.enter_context(linen.intercept_methods(_watch_linen(run)))
+        stack.enter_context(linen.intercept_methods(watch_linen(run)))
         stack.enter_context(_watch_haiku(run))
         stack.enter_context(watch_pytrees(run))
-        _running.append(record)
-        stack.callback(_running.remove, record)
+        stack.enter_context(recorded_taps(record))
         yield visits
 
 
@@ -173,7 +183,7 @@ def _run_named(visits: Visits, here: Callable[[Any], bool]) -> Watch:
     return run
 
 
-def _watch_linen(run: Watch) -> Callable[..., Any]:
+def watch_linen(run: Watch) -> Callable[..., Any]:
     """Return a Linen interceptor: the outermost public method of each bound module is a call."""
 
     def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
