@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.convert.rules import weights_of
-from jaxformer.errors import InputError, first_line
+from jaxformer.errors import InputError, JaxformerError, first_line
 from jaxformer.io.atomic import refuse_existing
 from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import EXACT, error, over
@@ -22,7 +22,7 @@ from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, ancestors, below, join, last, parent
 from jaxformer.parity.trace.outputs import Call, Outputs
 from jaxformer.parity.trace.pytree_modules import open_modules
-from jaxformer.pytree import named_weights
+from jaxformer.pytree import named_leaves, named_weights
 from jaxformer.validation.fields import check_function, check_path
 
 ReduceTo = Path | str | tuple[Path | str, Callable[[], Any]] | None
@@ -72,7 +72,7 @@ def reduced(traced: Traced, rows: Sequence[Module], torch: Mapping[str, np.ndarr
                 write(one, allowed, worded(says, traced.reference.environment), reduction, tapped)
                 return Reduced(str(reduction.file), site.path)
         raise IrreducibleError("run as a whole on torch's inputs, it gives torch's output")
-    except IrreducibleError as why:
+    except (IrreducibleError, JaxformerError) as why:
         return Reduced(why=f"{row.name}: {why}")
     except Exception as failure:  # the comparison itself is not at stake
         return Reduced(why=f"{row.name}: {type(failure).__name__}: {first_line(failure)}")
@@ -101,7 +101,7 @@ def call_of(traced: Traced, site: Site, torch: Mapping[str, np.ndarray], reducti
     with jax_float64(traced.tables):
         read = Replay(one, whole, open_modules(reduction.model).given(reduction.call)).read()
     around = "" if site == CALL or site in traced.normal_run.taps else site.path
-    read |= {name for name in named_weights(whole) if below(name, around)}  # the mended source may read more of its own
+    read |= {name for name in named_leaves(whole) if below(name, around)}  # the mended source may read more of its own
     kept = {name: array for name, array in weights.items() if name in read}
     return replace(one, weights=smaller(kept | left_out(traced, torch)), reads_more=not read <= {*kept})
 

@@ -90,9 +90,9 @@ def write(one: OneCall, allowed: float, says: str, reduction: Reduction, tapped:
         save(one, arrays_of(trial), pickled)
         trial.write_text(text, "utf-8")
         check_fails(trial)
-        for path, tried in ((arrays_of(reduction.file), arrays_of(trial)), (reduction.file, trial)):
-            with written_whole(path) as unfinished:
-                unfinished.write_bytes(tried.read_bytes())
+        with written_whole(arrays_of(reduction.file)) as arrays, written_whole(reduction.file) as test:
+            arrays.write_bytes(arrays_of(trial).read_bytes())
+            test.write_bytes(trial.read_bytes())
 
 
 def check_fails(file: Path) -> None:
@@ -111,7 +111,8 @@ def check_fails(file: Path) -> None:
 
 def is_made(model: Any) -> bool:
     """True if classes of the source make the model, so that it is more than a tree of arrays."""
-    return isinstance(model, nnx.Module) or open_modules(model).rest is not None
+    parts = jax.tree.leaves(model, is_leaf=lambda part: isinstance(part, nnx.Module))
+    return any(isinstance(part, nnx.Module) for part in parts) or open_modules(model).rest is not None
 
 
 def made_by(one: OneCall, reduction: Reduction, source: Source) -> str:
@@ -124,7 +125,7 @@ def made_by(one: OneCall, reduction: Reduction, source: Source) -> str:
         made = "kept(__file__)['model']"
     else:
         try:
-            made = source._of(model)
+            made = source.expression(model)
         except LookupError:
             raise IrreducibleError("no expression makes the model; give reduce_to a function that makes it, too") from None
     return made if reduction.call is apply else f"({made}, {source.of(reduction.call, 'call')})"

@@ -7,9 +7,11 @@ and functions inside of functions are pickled as they are, and only what they ca
 import enum
 import io
 import math
+import pickle
 import sys
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -21,7 +23,6 @@ from jaxformer.errors import first_line
 from jaxformer.parity.reduce.constructor import PLAIN, Seed, arguments_of
 from jaxformer.parity.trace.pytree_modules import is_module
 from jaxformer.parity.trace.source_lines import is_users, shown
-from jaxformer.runtime.packages import extra_package
 
 LINENS_OWN = ("parent", "name")
 """Fields of a Linen module that no constructor needs."""
@@ -46,21 +47,21 @@ class Source:
     def of(self, value: Any, name: str) -> str:
         """Return an expression of a value; `name` is its name if it has to be pickled."""
         try:
-            return self._of(value)
+            return self.expression(value)
         except LookupError:
             self.pickled[name] = value
             return f"kept(__file__)[{name!r}]"
 
-    def _of(self, value: Any) -> str:
+    def expression(self, value: Any) -> str:
         """Return an expression of a value; LookupError if it has none."""
         if type(value) in PLAIN:
             return f"float({str(value)!r})" if type(value) is float and not math.isfinite(value) else repr(value)
         if type(value) is list:
-            return f"[{', '.join(map(self._of, value))}]"
+            return f"[{', '.join(map(self.expression, value))}]"
         if type(value) is tuple:
-            return f"({''.join(f'{self._of(each)}, ' for each in value).strip()})"
+            return f"({''.join(f'{self.expression(each)}, ' for each in value).strip()})"
         if type(value) is dict:
-            return f"{{{', '.join(f'{self._of(key)}: {self._of(each)}' for key, each in value.items())}}}"
+            return f"{{{', '.join(f'{self.expression(key)}: {self.expression(each)}' for key, each in value.items())}}}"
         if (found := place_of(value)) is not None:
             self.imports |= {found[0]} - {"builtins"}
             return ".".join(found).removeprefix("builtins.")
@@ -71,11 +72,11 @@ class Source:
             self.imports.add("numpy")
             return f"numpy.dtype({value.name!r})"
         if isinstance(value, enum.Enum):
-            return f"{self._of(type(value))}.{value.name}"
+            return f"{self.expression(type(value))}.{value.name}"
         if type(value) is partial:
             self.imports.add("functools")
-            named = [f"{name}={self._of(each)}" for name, each in value.keywords.items()]
-            return f"functools.partial({', '.join([self._of(value.func), *map(self._of, value.args), *named])})"
+            named = [f"{name}={self.expression(each)}" for name, each in value.keywords.items()]
+            return f"functools.partial({', '.join([self.expression(value.func), *map(self.expression, value.args), *named])})"
         if isinstance(value, nnx.Module) or is_module(value):
             return self._module(value)
         if is_dataclass(value) and not isinstance(value, type):
@@ -84,7 +85,7 @@ class Source:
         raise LookupError
 
     def _call(self, kind: type, arguments: dict[str, Any]) -> str:
-        return f"{self._of(kind)}({', '.join(f'{name}={self._of(each)}' for name, each in arguments.items())})"
+        return f"{self.expression(kind)}({', '.join(f'{name}={self.expression(each)}' for name, each in arguments.items())})"
 
     def _module(self, module: Any) -> str:
         """Return the call of the class that makes a module again."""
@@ -102,26 +103,24 @@ class Source:
         """Return the values without an expression, pickled; IrreducibleError if that is impossible."""
         if not self.pickled:
             return b""
-        with extra_package():
-            import cloudpickle
+        source, kind = self, pickler()
 
-        source = self
-
-        class Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
+        class Noting(kind):
             """Pickler that notes where classes and functions come from."""
 
             def reducer_override(self, obj: Any) -> Any:
                 source.note(obj)
-                return super().reducer_override(obj)
+                return super().reducer_override(obj) if hasattr(kind, "reducer_override") else NotImplemented
 
         file = io.BytesIO()
         try:
-            Pickler(file).dump(self.pickled)
+            Noting(file).dump(self.pickled)
         except IrreducibleError:
             raise
         except Exception as error:
+            hint = "; cloudpickle may: pip install 'jaxformer[torch]'" if kind is pickle.Pickler else ""
             names = " and ".join(self.pickled)
-            raise IrreducibleError(f"its {names} cannot be pickled ({first_line(error)})") from None
+            raise IrreducibleError(f"its {names} cannot be pickled ({first_line(error)}){hint}") from None
         return file.getvalue()
 
     def note(self, value: Any) -> None:
@@ -147,6 +146,15 @@ class Source:
         """Folders of the user's modules, for Python's search path; IrreducibleError for a module that cannot be found there."""
         modules = [sys.modules[name] for name in sorted(self.imports | self.modules) if name in sys.modules]
         return [*dict.fromkeys(folder for module in modules if (folder := folder_of(module)))]
+
+
+def pickler() -> Any:
+    """Return cloudpickle's pickler, which takes functions without a name; Python's own where there is no cloudpickle."""
+    if find_spec("cloudpickle") is None:
+        return pickle.Pickler
+    import cloudpickle
+
+    return cloudpickle.Pickler
 
 
 def place_of(value: Any) -> tuple[str, str] | None:
