@@ -61,16 +61,15 @@ class Monitor:
         if rows and rows[-1]["step"] > taken:
             had = f"has rows up to step {rows[-1]['step']:,}, and {taken:,} steps were taken"
             raise InputError(f"{folder / ROWS} {had}; name another folder, or say how many")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder} cannot be written: {error.strerror}; name another folder") from None
         for row in rows:
             monitor.bands.check(row["step"], series_of(row))
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             monitor.events = Events(folder / EVENTS, taken)
         except MissingPackageError as error:
             say(f"no files for TensorBoard are written: {error}")
+        except OSError as error:
+            raise InputError(f"{folder} cannot be written: {error.strerror}; name another folder") from None
         return monitor
 
     def is_due(self, step: int) -> bool:

@@ -1,7 +1,6 @@
 """Norms of what a training step reads, computes and changes, by quantity and module.
 
-A series is `quantity/module`, as `gradient/stack.blocks.2.attention.query`. The PyTorch twin of `jaxformer.training.norms` is
-`jaxformer.training.torch_norms`, for any torch model.
+A series is `quantity/module`, as `gradient/stack.blocks.2.attention.query`; `training/torch_norms.py` has those of torch.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,8 @@ GRADIENT = "gradient"
 """Name of the tap that marks the gradient in a step."""
 SQUARES = "nu"
 """Optax's name of the moments of squared gradients."""
+ALONE = "params"
+"""Name of parameters that are one array."""
 OPTAX = "optax."
 """Start of the modules whose named tuples are states of an optimizer."""
 
@@ -48,7 +49,7 @@ def norms_of(step: Callable[..., Any]) -> Callable[..., Norms]:
         state, numbers = _changed(given, given_after, output)
         if not state:
             raise InputError("the step returns no changed argument, and changes none in place; return the new state")
-        taps = {each.part: each.array for each in named if each.path == GRADIENT}
+        taps = {each.part or ALONE: each.array for each in named if each.path == GRADIENT}
         before, after, moments = _sorted_out(state, taps)
         update = {name: after[name].astype(jnp.float32) - before[name].astype(jnp.float32) for name in before}
         found = module_norms("weight", before) | activations(each for each in named if each.path != GRADIENT)
@@ -153,7 +154,7 @@ def _leaves(before: PyTree, after: PyTree) -> Iterator[Leaf]:
     later = named_leaves(after)
     for path, leaf in _arrays(before).items():
         if is_weight(leaf):
-            yield Leaf(path, leaf, later[path], id(leaf) in moments)
+            yield Leaf(path or ALONE, leaf, later[path], id(leaf) in moments)
 
 
 def _is_of_optax(node: Any) -> bool:
@@ -185,6 +186,8 @@ def _sorted_out(
 
 def _parameter_of(leaf: Leaf, known: Mapping[str, tuple[int, ...]]) -> str:
     """Return the name of the parameter that a leaf is, or is a moment of: the longest end of its path; "" if there is none."""
+    if known.keys() == {ALONE}:
+        return ALONE if known[ALONE] == leaf.before.shape else ""
     parts = leaf.path.split(".")
     ends = (".".join(parts[start:]) for start in range(len(parts)))
     return next((end for end in ends if known.get(end) == leaf.before.shape), "")

@@ -15,11 +15,12 @@ import jaxformer as jf
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.errors import ConfigError, InputError
 from jaxformer.runs.checkpoint import digest
+from jaxformer.runs.folder import RunFolder
 from jaxformer.runs.watched import ROWS, Monitor, forget_rows, read_rows, series_of
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.step import make_shaped_train_steps, make_train_steps, train_state
 from jaxformer.training.watch import Look, watched_steps
-from tests.tiny import quick_key
+from tests.tiny import flags, quick_key, quick_recipe
 
 pytestmark = pytest.mark.foreign
 ADAM = optax.adam(0.01)
@@ -133,6 +134,19 @@ def test_a_linen_train_state():
     assert {*found} == {f"{each}/{name}" for each in quantities for name in ("Dense_0", "Dense_1")}
 
 
+def test_parameters_that_are_one_array_and_a_state_in_a_tuple():
+    def step(carry, x):
+        w, moments = carry
+        gradient = jf.tap("gradient", jax.grad(lambda w: jnp.square(x @ w).mean())(w))
+        updates, moments = ADAM.update(gradient, moments, w)
+        return (w + updates, moments), jnp.mean(x)
+
+    w = jnp.ones(3)
+    found = Look(step)((w, ADAM.init(w)), X)
+    assert {*found} == {"loss", *(f"{each}/params" for each in ("weight", "gradient", "mu", "nu", "update"))}
+    assert found["weight/params"] == pytest.approx(3**0.5)
+
+
 def test_what_changes_nothing_is_refused():
     with pytest.raises(InputError, match="the step returns no changed argument, and changes none in place"):
         Look(lambda params, x: jnp.mean(x))(begin()[0], X)
@@ -210,6 +224,25 @@ def test_the_steps_of_a_run_are_the_same_to_the_bit(kind, tmp_path):
     assert states[0] == states[1]
     assert [row["step"] for row in read_rows(tmp_path)] == [1, 3, 6]
     assert {*series_of(read_rows(tmp_path)[0])} == {"loss", *(f"{it}/w" for it in ("weight", "gradient", "mu", "nu", "update"))}
+
+
+@pytest.mark.slow
+def test_a_recipe_with_the_flag_trains_the_same_and_resumes_its_rows(text_file, tmp_path):
+    from jaxformer.recipes import shakespeare
+
+    with quick_recipe():
+        weights = []
+        for name, more in (("plain", {}), ("watched", {"watch": 2})):
+            shakespeare.main(["--data", str(text_file), "--out", str(tmp_path / name), *flags(**more)])
+            weights.append((tmp_path / name / "weights.safetensors").read_bytes())
+        rows = (tmp_path / "watched" / ROWS).read_text()
+        with pytest.warns(UserWarning, match="step 6 is set aside: the run goes on from step 3"):
+            shakespeare.main(["--out", str(tmp_path / "watched"), "--resume", "3", "--steps", "8"])
+    assert weights[0] == weights[1]
+    again = (tmp_path / "watched" / ROWS).read_text()
+    assert again.startswith(rows), "the steps after 3 were taken again"
+    steps = [row["step"] for row in read_rows(tmp_path / "watched", RunFolder(tmp_path / "watched").identity)]
+    assert steps == [1, 2, 4, 6, 8]
 
 
 def test_rows_go_on_where_a_run_does(tmp_path):
