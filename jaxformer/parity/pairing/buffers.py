@@ -15,9 +15,10 @@ from jaxformer.convert.rules import Family, Rule
 from jaxformer.errors import listed
 from jaxformer.parity.numerics.axis_order import orders_for
 from jaxformer.parity.numerics.float32_tables import is_rounded, most_off, say_rounded
+from jaxformer.parity.numerics.float_masks import kind_of
 from jaxformer.parity.numerics.metrics import distance
-from jaxformer.parity.pairing.candidates import torch_names
 from jaxformer.parity.pairing.names import ModuleMap, nearest_pairs, only_pair, same_word
+from jaxformer.parity.pairing.rules import torch_names
 from jaxformer.parity.report.text import count
 from jaxformer.parity.trace.call_sites import below, last
 from jaxformer.parity.trace.torch_hooks import Arrays
@@ -82,7 +83,8 @@ class Constants:
         if is_rounded(ours, theirs):
             self.rounded.append(f"buffer {buffer} {say_rounded(most_off(ours, theirs))}")
         else:
-            self.wrong.append(f"buffer {buffer} differs from {name} (relL2 {distance(ours, theirs):.1e})")
+            other = "" if name == buffer else f" from {name}"
+            self.wrong.append(f"buffer {buffer} differs{other} (relL2 {distance(ours, theirs):.1e})")
 
     def without_buffers(self, found: Mapping[str, Rule], buffers: Container[str]) -> dict[str, Rule]:
         """Return the rules that lead to weights; note JAX tensors that hold a buffer's values."""
@@ -114,6 +116,17 @@ class Constants:
         self.pair_by_place({name: free[name] for name in free if name in typed or not short}, unused, modules)
         self.own += [name for name in free if name in typed and name not in self.names]
         self.names |= set(self.own)
+
+    def pair_by_path(self, ours: Arrays, theirs: Arrays, tree: PyTree) -> None:
+        """Pair arrays of one path and shape, whatever their values, but for masks: which numbers these hold is free."""
+        for name, array in ours.items():
+            buffer = theirs.get(path := path_of(name, tree))
+            if (
+                buffer is not None
+                and buffer.shape == array.shape
+                and not (array.ndim > 1 and kind_of(array) and kind_of(buffer))
+            ):
+                self.pair(name, array, path, buffer)
 
     def pair_by_place(self, ours: Arrays, theirs: Arrays, modules: ModuleMap) -> None:
         """Pair arrays of one shape if no other array has that shape, or if their names agree. Masks are not paired."""

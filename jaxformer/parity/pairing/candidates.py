@@ -8,6 +8,7 @@ values is a candidate. Candidates are ranked by their evidence, the surest first
     alone              only one tensor of each side has these values
     beside             the JAX tensor lies in the module where torch's neighbours are, as far as these are known
     named              each name is the nearest to the other
+    order of axes      one of these, where several orders of axes give the same values: names tell it
     shape and name     the values differ: see `placement`
 
 `resolve` accepts the candidates of the surest rank that has any and starts again, until no rank has one. Tensors that stay open
@@ -21,10 +22,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxformer.convert.layouts import Fingerprint, find_layout, fingerprint
-from jaxformer.convert.rules import WHOLE, Family, Join, Layout, Part, Rule
-from jaxformer.parity.pairing.names import ModuleMap, nearest_pairs, stack_start
-from jaxformer.parity.trace.call_sites import ancestors, parent
+from jaxformer.convert.host import same_bits
+from jaxformer.convert.layouts import Fingerprint, find_layout, fingerprint, of_shape
+from jaxformer.convert.rules import WHOLE, Join, Layout, Part, Rule
+from jaxformer.parity.pairing.names import ModuleMap, nearest_pairs
+from jaxformer.parity.pairing.rules import parts_of, torch_names
+from jaxformer.parity.trace.call_sites import ancestors, last, parent
 
 PACKED = (3, 2)
 """Numbers of equal parts that a torch tensor may pack: queries, keys and values, or keys and values."""
@@ -51,7 +54,21 @@ class TorchPiece(NamedTuple):
 
 Piece = TypeVar("Piece", JaxPiece, TorchPiece)
 Pair = tuple[JaxPiece, TorchPiece]
+Kind = tuple[str, str, int]
 Group = tuple[Fingerprint, list[JaxPiece], list[TorchPiece]]
+
+
+def laid_out(theirs: np.ndarray, layout: Layout) -> np.ndarray | None:
+    """Return torch's array as this layout has it in JAX; None if the array has no such axes."""
+    try:
+        return Rule("", "", layout).to_jax(theirs)
+    except ValueError:
+        return None
+
+
+def sizes_beside(name: str, arrays: Mapping[str, np.ndarray], layers: int = 1) -> tuple[int, ...]:
+    """Sizes of all tensors of a tensor's module, one layer of each."""
+    return tuple(sorted(array.size // layers for other, array in arrays.items() if parent(other) == parent(name)))
 
 
 def on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -74,7 +91,8 @@ class Assignment:
 
     def resolve(self) -> None:
         """Accept candidates of equal values, the surest rank first, until none is left."""
-        while any(sum(self.accept(*pair) for pair in rank()) for rank in (self._alone, self._beside, self._named)):
+        ranks = (self._alone, self._beside, self._named)
+        while any(sum(self.accept(*pair, by_name=named) for pair in rank()) for named in (False, True) for rank in ranks):
             pass
 
     def _alone(self) -> Iterator[Pair]:
@@ -97,28 +115,70 @@ class Assignment:
             yield from ((mine, found[0]) for mine, found in near.items() if len(found) == 1 == claims[found[0]])
 
     def _named(self) -> Iterator[Pair]:
-        """Yield pairs with the nearest names; constant tensors only if both sides have equally many free ones of a shape."""
-        modules = self.modules()
-        for known, ours, theirs in list(self._groups(self.open(), self.tensors())):
-            for shape in {self.array(one).shape for one in ours} if known.constant else {None}:
-                mine = {one.label: one for one in ours if shape in (None, self.array(one).shape)}
-                other = {one.name: one for one in theirs if shape in (None, self.array(one).shape)}
-                if not known.constant or len(mine) == len(other):
-                    yield from ((mine[a], other[b]) for a, b in nearest_pairs(list(mine), list(other), modules))
+        """Yield pairs of one name, then those with the nearest names; constant tensors only if both sides have equally many
+        free ones of a shape."""
+        modules, groups = self.modules(), list(self._groups(self.open(), self.tensors()))
+        for _, ours, theirs in groups:
+            other = {one.name: one for one in theirs}
+            of_one_name = ((mine, other.get(mine.name.removeprefix("params."))) for mine in ours if mine.layer is None)
+            yield from ((mine, found) for mine, found in of_one_name if found)
+        for known, ours, theirs in groups:
+            for mine, other in self._of_one_kind(ours, theirs) if known.constant else [(ours, theirs)]:
+                by_label, by_name = ({one.label: one for one in mine}, {one.name: one for one in other})
+                pairs = nearest_pairs(list(by_label), list(by_name), modules)
+                yield from ((by_label[a], by_name[b]) for a, b in pairs if not known.constant or len(mine) == len(other))
 
-    def accept(self, mine: JaxPiece, other: TorchPiece) -> bool:
+    def _of_one_kind(self, ours: list[JaxPiece], theirs: list[TorchPiece]) -> Iterator[tuple[list[JaxPiece], list[TorchPiece]]]:
+        """Split tensors of one constant number by shape, and by the sizes of the tensors beside them if both sides then have
+        equally many of each: these tell the gain of a layer norm from that of an RMS norm."""
+        for shape in {self.array(one).shape for one in ours}:
+            mine = [one for one in ours if self.array(one).shape == shape]
+            other = [it for it in theirs if self.array(it).shape == shape]
+            kinds: dict[tuple[int, ...], tuple[list[JaxPiece], list[TorchPiece]]] = defaultdict(lambda: ([], []))
+            for one in mine:
+                layers = 1 if one.layer is None else len(self.jax[one.name])
+                kinds[sizes_beside(one.name, self.jax, layers)][0].append(one)
+            for it in other:
+                kinds[sizes_beside(it.name, self.torch)][1].append(it)
+            yield from kinds.values() if all(len(a) == len(b) for a, b in kinds.values()) else [(mine, other)]
+
+    def accept(self, mine: JaxPiece, other: TorchPiece, *, by_name: bool = False) -> bool:
         """Note a pair if exactly one layout fits and torch's tensor is not already cut in another way; return True if noted.
 
-        A leading axis of size 1 that torch does not have is a stack of one layer, and is paired as a layer.
+        With `by_name`, names may tell the layout of values that fit in several, as zeros and symmetric matrices do. A leading
+        axis of size 1 that torch does not have is a stack of one layer, and is paired as a layer.
         """
         taken, shape = self.used[other.name], self.array(mine).shape
         if mine.layer is None and shape[:1] == (1,) and len(shape) == self.array(other).ndim + 1:
             return False
         layout = find_layout(self.array(other), self.array(mine))
+        layout = self._layout_by_name(mine, other) if layout is None and by_name else layout
         if layout is None or other.part in taken or any(part[1:] != other.part[1:] for part in taken):
             return False
         self.add(mine, other, layout)
         return True
+
+    def _layout_by_name(self, mine: JaxPiece, other: TorchPiece) -> Layout | None:
+        """Return the layout that most tensors of these names have, else 'same' for tensors of one name, or if all tensors have
+        it; None if it does not give jax's values."""
+        kinds = self.layouts_by_kind()
+        usual: list[Layout] = [layout for layout, _ in kinds[self.kind(mine, other)].most_common(1)]
+        every = {layout for (*_, axes), layouts in kinds.items() for layout in layouts if axes > 1}
+        usual += ["same"] if last(mine.name) == last(other.name) or every == {"same"} else []
+        ours, theirs = self.array(mine), self.array(other)
+        held = {layout: laid_out(theirs, layout) for layout in (of_shape(each, theirs.shape) for each in usual)}
+        return next((each for each, it in held.items() if it is not None and same_bits(it, ours)), None)
+
+    def kind(self, mine: JaxPiece, other: TorchPiece) -> Kind:
+        """Last names of two tensors, and the number of jax's axes."""
+        return last(mine.label), last(other.name), self.array(mine).ndim
+
+    def layouts_by_kind(self) -> dict[Kind, Counter[Layout]]:
+        """Count the layouts of paired tensors by their last names, such as kernel and weight."""
+        found: dict[Kind, Counter[Layout]] = defaultdict(Counter)
+        for mine, (other, layout) in self.pairs.items():
+            found[self.kind(mine, other)][layout] += 1
+        return found
 
     def add(self, mine: JaxPiece, other: TorchPiece, layout: Layout) -> None:
         """Note a pair without checking it."""
@@ -232,30 +292,3 @@ class Assignment:
                 rules[name] = Rule(name, names[0] if whole else names, *kinds.pop())
         parts = Counter(torch_name for rule in rules.values() for torch_name in torch_names(rule))
         return {name: rule for name, rule in rules.items() if all(parts[it] == rule.part.of for it in torch_names(rule))}
-
-
-def by_layer(rule: Rule) -> tuple[str, ...]:
-    """Torch name of each layer."""
-    return (rule.torch,) if isinstance(rule.torch, str) else rule.torch
-
-
-def torch_names(rule: Rule) -> tuple[str, ...]:
-    """Torch names of every layer and of every tensor joined in it."""
-    return tuple(name for layer in by_layer(rule) for name in parts_of(layer, rule.join))
-
-
-def parts_of(name: str, join: Join | None) -> tuple[str, ...]:
-    """Torch names that a name stands for: itself, or one for each part of the join."""
-    return tuple(name.replace("{part}", part) for part in join.names) if join else (name,)
-
-
-def as_family(rules: Mapping[str, Rule]) -> Family:
-    """Make one family of rules that are given by JAX names.
-
-    A stack that holds one tensor starts with that tensor's full name, because other names may have the same prefix.
-    """
-    stacked = {name: rule.torch for name, rule in rules.items() if not isinstance(rule.torch, str)}
-    others = rules.keys() - stacked.keys()
-    starts = dict.fromkeys((stack_start(name, stacked, others) for name in stacked), "{layer}.")
-    starts |= {name: "" for name in others if name.startswith(tuple(starts))}
-    return Family("matched by values", starts, tuple(rules[name] for name in sorted(rules, key=len, reverse=True)))

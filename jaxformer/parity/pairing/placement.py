@@ -9,14 +9,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from jaxformer.convert.layouts import of_shape
-from jaxformer.convert.rules import Layout, Part, Rule
-from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece
+from jaxformer.convert.rules import Layout, Part
+from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, Kind, TorchPiece, laid_out
 from jaxformer.parity.pairing.names import blank, nearest_pairs, only_pair, same_word
 from jaxformer.parity.probe import kind_of
 from jaxformer.parity.report.summarize import say_names
 from jaxformer.parity.trace.call_sites import last, parent
 
-Kind = tuple[str, str, int]
 LAYOUTS: tuple[Layout, ...] = ("same", "transposed")
 
 
@@ -28,11 +27,11 @@ def correct_layouts(known: Assignment) -> None:
     layers: dict[tuple[str, TorchPiece], list[JaxPiece]] = {}
     for mine, (other, _) in known.pairs.items():
         layers.setdefault((blank(mine.label), _any_layer(other)), []).append(mine)
-    kinds = _layouts_by_kind(known)
+    kinds = known.layouts_by_kind()
     for group in layers.values():
         votes: Counter[Layout] = Counter(known.pairs[mine][1] for mine in group)
         if len(votes) > 1:
-            wanted = _majority(votes) or _majority(kinds[_kind(known, group[0], known.pairs[group[0]][0])])
+            wanted = _majority(votes) or _majority(kinds[known.kind(group[0], known.pairs[group[0]][0])])
             for mine in group:
                 other, layout = known.pairs[mine]
                 if wanted is not None and layout != wanted and _fits(known, mine, other, wanted):
@@ -46,7 +45,7 @@ def pair_by_place(known: Assignment, no_weights: Container[str]) -> None:
         return
     free = [other for other in (*known.tensors(), *_parts_left(known)) if other.name not in no_weights]
     theirs = {other.name if other.part.of == 1 else f"{other.name}.{other.part.number}": other for other in free}
-    kinds, layouts = _layouts_by_kind(known), {}
+    kinds, layouts = known.layouts_by_kind(), {}
     layers = {(blank(mine.label), blank(other.name), other.part) for mine, (other, _) in known.pairs.items()}
     for label, mine in ours.items():
         fits = {key: it for key, other in theirs.items() if (it := _layout(known, mine, other, kinds)) is not None}
@@ -103,18 +102,6 @@ def _parts_left(known: Assignment) -> Iterator[TorchPiece]:
             yield from (TorchPiece(name, it) for it in every if one.of > 1 and one.fits(known.torch[name]) and it not in taken)
 
 
-def _kind(known: Assignment, mine: JaxPiece, other: TorchPiece) -> Kind:
-    return last(mine.label), last(other.name), known.array(mine).ndim
-
-
-def _layouts_by_kind(known: Assignment) -> dict[Kind, Counter[Layout]]:
-    """Count the layouts of paired tensors by their last names, such as kernel and weight."""
-    found: dict[Kind, Counter[Layout]] = {}
-    for mine, (other, layout) in known.pairs.items():
-        found.setdefault(_kind(known, mine, other), Counter())[layout] += 1
-    return found
-
-
 def _majority(votes: Counter[Any]) -> Any:
     """Value that more than half of the votes have, or None."""
     layout, count = votes.most_common(1)[0]
@@ -129,7 +116,7 @@ def _layout(known: Assignment, mine: JaxPiece, other: TorchPiece, kinds: dict[Ki
         for one, (it, layout) in known.pairs.items()
         if (blank(one.label), blank(it.name)) == names or it.name == other.name
     ]
-    votes: Counter[Layout] = kinds.get(_kind(known, mine, other), Counter())
+    votes: Counter[Layout] = kinds[known.kind(mine, other)]
     for layout in (*same[:1], *votes):
         if _fits(known, mine, other, shaped := of_shape(layout, theirs.shape)):
             return shaped
@@ -138,10 +125,8 @@ def _layout(known: Assignment, mine: JaxPiece, other: TorchPiece, kinds: dict[Ki
 
 
 def _fits(known: Assignment, mine: JaxPiece, other: TorchPiece, layout: Layout) -> bool:
-    try:
-        return Rule("", "", layout).to_jax(known.array(other)).shape == known.array(mine).shape
-    except ValueError:
-        return False
+    array = laid_out(known.array(other), layout)
+    return array is not None and array.shape == known.array(mine).shape
 
 
 Side = Literal["torch", "jax"]

@@ -7,24 +7,26 @@ constant, so that everything else can be compared on torch's values.
 import difflib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.convert.layouts import find_layout
+from jaxformer.convert.layouts import find_layout, same_numbers
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import ConversionError, listed
 from jaxformer.parity.pairing.buffers import Constants, typed_constants
-from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece, as_family, by_layer, on_host, torch_names
+from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece, on_host
 from jaxformer.parity.pairing.joined import match_joined, match_parted, match_summed
 from jaxformer.parity.pairing.names import same_word
 from jaxformer.parity.pairing.placement import OneSided, correct_layouts, may_be_pairs, one_sided, pair_by_place, swapped
+from jaxformer.parity.pairing.rules import as_family, by_layer, torch_names
 from jaxformer.parity.report.text import count
 from jaxformer.parity.trace.call_sites import last, parent
 from jaxformer.parity.trace.torch_hooks import Arrays, TorchState
 from jaxformer.pytree import named_weights
 
+T = TypeVar("T")
 Names = Mapping[str, tuple[str, ...]]
 """JAX name -> torch's names, one for each layer."""
 NO_RULES = Family("matched by values", {}, ())
@@ -54,19 +56,20 @@ def identify(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
     reached = {it for names in ruled.values() for it in names}
     ruled = {name: names for name, names in ruled.items() if all(state.tied.get(it, it) in reached for it in names)}
     constants = ruled_buffers(state, leaves, rules, ruled)
-    known = Assignment({**state.weights}, {name: leaf for name, leaf in leaves.items() if name not in constants.names})
-    _add_rules(known, state, rules, {name: names for name, names in ruled.items() if name not in constants.names})
+    known = Assignment({**state.weights}, _without(leaves, constants.names))
+    _add_rules(known, state, rules, _without(ruled, constants.names))
     _assign(known, state, typed, set(ruled))
-    found = constants.without_buffers({name: rule for name, rule in known.rules().items() if name not in ruled}, state.buffers)
+    found = constants.without_buffers(_without(known.rules(), ruled), state.buffers)
     used = {it for names in (*map(torch_names, found.values()), *ruled.values()) for it in names}
     tied = {alias: first for alias, first in state.tied.items() if alias in used}
     free, still = unused(state, rules, used | set(tied.values()))
 
     def left() -> dict[str, np.ndarray]:
-        return {name: leaf for name, leaf in leaves.items() if name not in {*found, *ruled, *constants.names}}
+        return _without(leaves, {*found, *ruled, *constants.names})
 
-    constants.pair_by_place({name: leaf for name, leaf in left().items() if name in typed}, still, known.modules())
-    constants.pair_left(left(), state.buffers, known.modules(), typed, short=bool(free))
+    constants.pair_by_path(left(), {**state.buffers, **still}, jax_model)
+    constants.pair_by_place(_without(left(), leaves.keys() - typed), still, modules := known.modules())
+    constants.pair_left(left(), state.buffers, modules, typed, short=bool(free))
     found |= (firsts := _first_of_several(known, state, free, left()))
     free = [name for name in free if name not in {rule.torch for rule in firsts.values()}]
     copies = {} if free else _copies(known, state, left())
@@ -78,15 +81,15 @@ def identify(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
             raise ConversionError(_refusal(own, lost))
         own, lost = {}, {}  # the rules are wrong; the conversion reports how
     constants.note_missing({**state.buffers, **still})
-    family = replace(
-        _family(rules, found, ruled, leaves),
-        constants=frozenset({*constants.names, *own}),
-        tied=tied,
-        absent=frozenset({*lost, *still}),
-    )
+    apart = {"constants": frozenset({*constants.names, *own}), "absent": frozenset({*lost, *still})}
+    family = replace(_family(rules, found, ruled, leaves), tied=tied, **apart)
     notes = (*constants.notes(rules), *_tie_notes(found, ruled, tied), *_notes(rules, found, ruled, swapped(known)))
-    alone = (*one_sided("torch", lost, state.weights), *one_sided("jax", own, leaves))
+    alone = *one_sided("torch", lost, state.weights), *one_sided("jax", own, leaves)
     return Identified(family, constants.put(jax_model), notes, bool(constants.wrong), constants.missing, alone)
+
+
+def _without(named: Mapping[str, T], names: Container[str]) -> dict[str, T]:
+    return {name: each for name, each in named.items() if name not in names}
 
 
 def identify_shapes(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
@@ -260,11 +263,13 @@ def _refusal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -
     if not theirs:
         return f"torch has no tensor for {tensors}, first {_shaped(name, ours)}; leave them out of the tree"
     near = ", ".join(_shaped(it, others) for it in difflib.get_close_matches(name, list(others), cutoff=0.3))
-    return (
-        f"{tensors} with values that the other side has not, first {_shaped(name, left)}"
-        + (f" (nearest: {near})" if near else "")
-        + "; convert the weights before you compare, or give rules"
-    )
+    near = f" (nearest: {near})" if near else ""
+    if any(same_numbers(array, left[name]) for array in others.values()):
+        says = "whose values do not tell which of the other side's they are, or in which order their axes stand"
+        remedy = "excite a model before its weights are copied (`jf.excite`), call the tensors alike, or give rules"
+        return f"{tensors} {says}, as zeros do not, first {_shaped(name, left)}{near}; {remedy}"
+    says = f"with values that the other side has not, first {_shaped(name, left)}{near}"
+    return f"{tensors} {says}; convert the weights before you compare, or give rules"
 
 
 def _shaped(name: str, arrays: Mapping[str, np.ndarray]) -> str:

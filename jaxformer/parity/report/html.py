@@ -36,7 +36,7 @@ def page(report: ReportData) -> str:
         taps(report),
         not_covered(report),
     )
-    body = together(Markup(worded_html(found, report.environment)), environment(report), traceback(report))
+    body = together(Markup(worded_html(found, report)), environment(report), traceback(report))
     script = resource("html.js")
     html = tag("html", head(report.verdict, script), tag("body", tag("main", body), tag("script", Markup(script))), lang="en")
     return f"<!doctype html>\n{html}\n"

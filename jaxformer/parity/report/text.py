@@ -60,7 +60,7 @@ def note_lines(report: ReportData) -> list[str]:
         for side, names in (("jax", jax_calls), ("torch", report.torch_only))
         if names
     ]
-    lines += [worded(f"not compared by themselves: {'; '.join(unpaired)}", report.environment)] if unpaired else []
+    lines += [worded(f"not compared by themselves: {'; '.join(unpaired)}", report)] if unpaired else []
     lines += [f"smallest failing call: {report.reduced}"] if report.reduced else []
     return lines + ([f"not covered by this run: {', '.join(report.not_covered)}"] if report.not_covered else [])
 
@@ -154,7 +154,7 @@ def markdown(report: ReportData) -> str:
         section("JAX calls not compared by themselves", bullets(map(code, report.jax_only))),
         section("torch calls not compared by themselves", bullets(map(code, report.torch_only))),
     ]
-    said = [worded("\n".join(lines), report.environment) for lines in parts if lines]
+    said = [worded("\n".join(lines), report) for lines in parts if lines]
     of_packages = [section("Environment", environment(report)), section("Traceback", traceback(report))]
     return "\n\n".join([*said, *("\n".join(lines) for lines in of_packages if lines)]) + "\n"
 

@@ -6,8 +6,11 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 SIDES = {"torch": "the reference", "pytorch": "The reference", "jax": "the port"}
-SIDE = re.compile(r"(?<![\w./`-])(torch|PyTorch|jax|JAX)(?![\w./`-]|\.\w)")
+WORD = r"(?<![\w./`-])(?:(?:[Tt]he )?JAX model|torch|PyTorch|jax|JAX)(?![\w./`-]|\.\w)"
+SIDE = re.compile(WORD)
 """A side in a sentence, and not in a path, a name or a line of code."""
+BESIDE_NAMES = re.compile(rf"(?:(?<=^)|(?<=[;:,(] )|(?<=where )){WORD}(?= [a-z`])|(?<=\bin ){WORD}|{WORD}(?='s)")
+"""A side where a module is called `jax` or `torch`: only in places where a sentence has no such name."""
 COUNTED = re.compile(r"(?<=\d )JAX (tensors?)\b")
 """A number of tensors of the port's."""
 REFERENCE = "reference"
@@ -18,27 +21,39 @@ OTHERWISE = ("environment", "traceback", "jax", "torch", "jax_only", "torch_only
 """Fields of a report that hold packages, names, or lines of code."""
 
 
-def named_as_jax(value: Any) -> Any:
-    """Return a report, or a part of it, in which every sentence names the sides so."""
+def named_as_jax(value: Any, side: re.Pattern[str] | None = None) -> Any:
+    """Return a report, or a part of it, in which every sentence names the sides so. `side` finds a side in a sentence."""
+    side = side or side_in(value)
     if isinstance(value, str):
         ours = value[: raised.start()] if (raised := RAISED.search(value)) else value
-        return SIDE.sub(lambda found: SIDES[found[0].lower()], COUNTED.sub(r"\1 of the port", ours)) + value[len(ours) :]
+        return side.sub(_renamed, COUNTED.sub(r"\1 of the port", ours)) + value[len(ours) :]
     kind: Any = type(value)
     if isinstance(value, Mapping):
-        return kind((key, named_as_jax(part)) for key, part in value.items())
+        return kind((key, named_as_jax(part, side)) for key, part in value.items())
     if kind in (list, tuple):
-        return kind(map(named_as_jax, value))
+        return kind(named_as_jax(part, side) for part in value)
     if not is_dataclass(kind):
         return value
     parts = {each.name: getattr(value, each.name) for each in fields(kind) if each.init}
-    return replace(value, **{name: part if name in OTHERWISE else named_as_jax(part) for name, part in parts.items()})
+    return replace(value, **{name: part if name in OTHERWISE else named_as_jax(part, side) for name, part in parts.items()})
 
 
-def worded(text: str, environment: Mapping[str, str]) -> str:
-    """Return the text of a report of this environment, with the sides named as they are."""
-    return named_as_jax(text) if REFERENCE in environment else text
+def _renamed(found: re.Match[str]) -> str:
+    return SIDES["jax" if "model" in found[0] else found[0].lower()]
 
 
-def worded_html(html: str, environment: Mapping[str, str]) -> str:
-    """Return HTML in which the sides are named as they are, in what is read or read aloud."""
-    return re.sub(r'>[^<>]+<|aria-label="[^"]*"', lambda found: worded(found[0], environment), html)
+def side_in(report: Any) -> re.Pattern[str]:
+    """Return what finds a side in the sentences of a report; modules may be called like one."""
+    names = {part for each in getattr(report, "modules", ()) for part in re.split(r"[.#]", f"{each.torch}.{each.jax}")}
+    names |= {*getattr(report, "jax_only", ()), *getattr(report, "torch_only", ())}
+    return BESIDE_NAMES if names & {"jax", "torch"} else SIDE
+
+
+def worded(text: str, report: Any) -> str:
+    """Return text of a report with the sides named as they are."""
+    return named_as_jax(text, side_in(report)) if REFERENCE in report.environment else text
+
+
+def worded_html(html: str, report: Any) -> str:
+    """Return HTML of a report in which the sides are named as they are, in what is read or read aloud."""
+    return re.sub(r'>[^<>]+<|aria-label="[^"]*"', lambda found: worded(found[0], report), html)

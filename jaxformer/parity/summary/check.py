@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Family, tensors_to_torch
+from jaxformer.errors import listed
 from jaxformer.parity.attribute.comparison import Result, environment
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.metrics import DIFFERENT, EQUAL, Error, over

@@ -1,0 +1,150 @@
+"""Tensors of two JAX models whose values do not tell which is which, and constants that differ."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen, nnx
+
+import jaxformer as jf
+
+pytestmark = pytest.mark.usefixtures("untyped")
+
+WIDTH = 6
+X = np.random.default_rng(0).standard_normal((5, WIDTH)).astype(np.float32)
+QUICK = {"tier": "A", "checks": ("weights", "forward", "local", "gradients")}
+
+
+class Table(nnx.Variable):
+    pass
+
+
+class Normed(nnx.Module):
+    def __init__(self, **tables):
+        rngs = nnx.Rngs(0)
+        self.up, self.norm = nnx.Linear(WIDTH, 4, rngs=rngs), nnx.BatchNorm(4, use_running_average=True, rngs=rngs)
+        for name, value in tables.items():
+            setattr(self, name, Table(jnp.asarray(value, jnp.float32)))
+
+    def __call__(self, x):
+        x = self.norm(self.up(x))
+        for name in ("rates", "more"):
+            x = x * getattr(self, name)[...] if hasattr(self, name) else x
+        return x
+
+
+RATES = np.arange(1.0, 5.0)
+BUFFERS = {
+    "a constant running mean": ({}, {}, "norm.mean"),
+    "one number": ({"rates": 2.0}, {"rates": 3.0}, "rates"),
+    "a table of one number": ({"rates": np.full(4, 0.5)}, {"rates": np.full(4, 0.7)}, "rates"),
+    "a table of two numbers": ({"rates": np.where(RATES > 2, 0.5, 2)}, {"rates": np.where(RATES > 3, 0.5, 3)}, "rates"),
+    "zeros for ones": ({"rates": np.zeros(4)}, {"rates": np.ones(4)}, "rates"),
+    "the values of another table": ({"rates": RATES, "more": RATES + 1}, {"rates": RATES + 1, "more": RATES + 1}, "rates"),
+}
+
+
+@pytest.mark.parametrize("case", BUFFERS)
+def test_a_constant_of_another_value_is_told_and_no_module_is_accused(case):
+    before, after, name = BUFFERS[case]
+    old, new = jf.excite(Normed(**before), seed=0), jf.excite(Normed(**after), seed=0)
+    if not after:
+        new.norm.mean[...] = jnp.full(4, 0.3)
+    report = jf.compare(old, new, (X,), **QUICK)
+    assert report.exit_code == 1
+    assert f"buffer {name} differs (relL2" in report.verdict
+    assert not report.diverging
+    assert jf.compare(old, old, (X,), **QUICK).exit_code == 0
+
+
+def test_masks_of_other_numbers_are_the_models_own():
+    class Masked(nnx.Module):
+        def __init__(self, low):
+            self.up = nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0))
+            self.mask = Table(jnp.where(jnp.tri(WIDTH) > 0, 0.0, low))
+
+        def __call__(self, x):
+            return jax.nn.softmax(self.up(x)[:, None] + self.mask[...], axis=-1)
+
+    assert jf.compare(Masked(-1e9), Masked(-jnp.inf), (X,), **QUICK).exit_code == 0
+
+
+class Fresh(nnx.Module):
+    """Two square matrices of zeros, which may be transposed, and norms of one shape."""
+
+    def __init__(self, first, second, *, transposed=False):
+        self.up, self.names, self.transposed = nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0)), (first, second), transposed
+        for name in self.names:
+            setattr(self, name, nnx.Param(jnp.zeros((WIDTH, WIDTH))))
+
+    def __call__(self, x):
+        x = self.up(x)
+        a, b = (getattr(self, name)[...] for name in self.names)
+        return x + jnp.sin(x) @ (a.T if self.transposed else a) + x @ b
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("m1", "m2")])
+def test_names_pair_what_values_do_not_tell_apart(names):
+    old = Fresh("a", "b") if names == ("a", "b") else Fresh("w1", "w2")
+    assert jf.compare(old, Fresh(*names), (X,), **QUICK).exit_code == 0
+    report = jf.compare(old, Fresh(*names, transposed=True), (X,), **QUICK)
+    assert report.exit_code == 1
+    assert report.stages[0].status == "equal"
+    assert "gradient" in report.verdict
+
+
+def test_what_neither_values_nor_names_tell_apart_is_said_so():
+    report = jf.compare(Fresh("a", "b"), Fresh("x", "y"), (X,), **QUICK)
+    assert report.exit_code == 2
+    assert "2 tensors of the port whose values do not tell which of the other side's they are" in report.verdict
+
+
+class Automatic(linen.Module):
+    """Names by Linen; all kernels but the last are zeros, all gains ones."""
+
+    @linen.compact
+    def __call__(self, x):
+        for _ in range(2):
+            x = x + linen.Dense(WIDTH, kernel_init=linen.initializers.zeros)(linen.LayerNorm()(x))
+        return linen.Dense(WIDTH)(linen.RMSNorm()(x))
+
+
+class Numbered(nnx.Module):
+    def __init__(self):
+        zeros, rngs = nnx.initializers.zeros, nnx.Rngs(0)
+        self.layers = nnx.List([nnx.Linear(WIDTH, WIDTH, kernel_init=zeros, rngs=rngs) for _ in range(2)])
+        self.norms = nnx.List([nnx.LayerNorm(WIDTH, rngs=rngs) for _ in range(2)])
+        self.last, self.head = nnx.RMSNorm(WIDTH, rngs=rngs), nnx.Linear(WIDTH, WIDTH, rngs=rngs)
+
+    def __call__(self, x):
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            x = x + layer(norm(x))
+        return self.head(self.last(x))
+
+
+def test_fresh_layers_are_paired_in_their_order_and_norms_by_what_lies_beside():
+    net, ours = Automatic(), Numbered()
+    fresh = net.init(jax.random.key(0), X)
+    ours.head.kernel[...] = fresh["params"]["Dense_2"]["kernel"]
+    assert jf.compare(fresh, ours, (X,), call_torch=net.apply, **QUICK).exit_code == 0
+    assert jf.compare(ours, fresh, (X,), call_jax=net.apply, **QUICK).exit_code == 0
+
+
+class Misnamed(nnx.Module):
+    def __init__(self, *, residual=True, epsilon=1e-6):
+        self.residual, rngs = residual, nnx.Rngs(0)
+        self.torch, self.jax = nnx.Linear(WIDTH, WIDTH, rngs=rngs), nnx.LayerNorm(WIDTH, epsilon=epsilon, rngs=rngs)
+
+    def __call__(self, x):
+        x = self.torch(x)
+        return self.jax(x) + x if self.residual else self.jax(x)
+
+
+def test_modules_that_are_called_like_a_side_keep_their_names():
+    old = jf.excite(Misnamed(), seed=0)
+    report = jf.compare(old, jf.excite(Misnamed(residual=False), seed=0), (X,), **QUICK)
+    assert "the model: the reference adds torch; the port does not" in report.verdict
+    report = jf.compare(old, jf.excite(Misnamed(epsilon=1e-3), seed=0), (X,), **QUICK)
+    assert report.verdict.startswith("DIFFERENT: jax: the reference epsilon 1e-06; the port epsilon 0.001")
+    assert "| `jax` | `jax` |" in report.to_markdown()
+    assert ">torch<" in report.to_html()
