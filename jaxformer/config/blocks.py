@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from jaxformer.config.combinations import check_combinations
 from jaxformer.config.configuration import configuration
+from jaxformer.config.experts import ExpertsConfig, check_experts
 from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
@@ -56,6 +57,7 @@ POSITIVE = ("norm_epsilon", "rotary_beta_fast", "rotary_beta_slow")
 POSITIVE_OR_NONE = (
     "attention_scale",
     "attention_softcap",
+    "gate_limit",
     "rotary_factor",
     "rotary_low_frequency_factor",
     "rotary_high_frequency_factor",
@@ -112,7 +114,7 @@ class RotaryEmbedding:
 
 
 @configuration
-class BlockConfig:
+class BlockConfig(ExpertsConfig):
     """Settings of a transformer block, and with `n_layers` of a stack of blocks."""
 
     d_model: int
@@ -131,6 +133,8 @@ class BlockConfig:
     """Activation of the feed-forward layer; gelu is the exact form (torch's default), quick_gelu is x sigmoid(1.702 x)."""
     gated: bool = False
     """Gated feed-forward layer: down(activation(gate(x)) * up(x)) (Shazeer 2020)."""
+    gate_limit: float | None = None
+    """Clamped gated layer: down(activation(min(gate(x), limit)) * (1 + up(x) clamped to +-limit)) (gpt-oss). None: no clamp."""
     norm: Norm = "layer"
     """layer: LayerNorm; rms: RMSNorm; std: division by the unbiased standard deviation plus epsilon."""
     norm_position: NormPosition = "pre"
@@ -245,6 +249,7 @@ class BlockConfig:
         if self.stack_norm is not None:
             check_flag("stack_norm", self.stack_norm)
         check_combinations(self)
+        check_experts(self)
 
     @property
     def head_width(self) -> int:

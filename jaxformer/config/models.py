@@ -2,7 +2,7 @@
 used by both frameworks. Imports no jax.
 
 A tensor is known by its path in the JAX model (`stack.blocks.attention.query.kernel`) and by its shape without the layer axis;
-a kernel's shape is (in, out)."""
+a kernel's shape is (in, out), and (experts, in, out) of experts."""
 
 import math
 from collections.abc import Mapping
@@ -210,7 +210,7 @@ def torch_default(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser
     """Defaults of torch.nn.Linear, U(+-1/sqrt(fan_in)) for kernels and biases, and of torch.nn.Embedding, N(0, 1)."""
     if path.endswith(".table"):
         return Initialiser("normal", 1.0)
-    return Initialiser("uniform", 1 / math.sqrt(shapes[kernel_of(path)][0]))
+    return Initialiser("uniform", 1 / math.sqrt(shapes[kernel_of(path)][-2]))
 
 
 def normal(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
@@ -233,7 +233,7 @@ def xavier(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
     """U(+-sqrt(6 / (in + out))) for kernels and tables, biases zero (Glorot and Bengio 2010, equation 16)."""
     if path.endswith(".bias"):
         return ZEROS
-    return Initialiser("uniform", math.sqrt(6 / sum(shapes[path])))
+    return Initialiser("uniform", math.sqrt(6 / sum(shapes[path][-2:])))
 
 
 SCHEMES = {"torch": torch_default, "normal": normal, "gpt2": gpt2, "xavier": xavier}

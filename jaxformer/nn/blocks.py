@@ -11,7 +11,7 @@ from jaxformer.config.blocks import BlockConfig
 from jaxformer.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.dropout import dropout, split_key
-from jaxformer.nn.feedforward import FeedForward
+from jaxformer.nn.experts import make_feed_forward
 from jaxformer.nn.norms import Identity, ScaledNorm, make_norm
 from jaxformer.validation.inputs import check_attended
 
@@ -44,7 +44,7 @@ class Block(nnx.Module):
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
         self.cross_attention_output_norm = make_norm(config.norm, config) if sandwich and cross else None
         self.feed_forward_norm = make_norm(config.norm if config.d_ff else "none", config)
-        self.feed_forward = FeedForward(config) if config.d_ff else None
+        self.feed_forward = make_feed_forward(config) if config.d_ff else None
         self.feed_forward_output_norm = make_norm(config.norm, config) if sandwich and config.d_ff else None
 
     def __call__(
