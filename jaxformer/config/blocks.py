@@ -15,6 +15,7 @@ Projections = Literal["separate", "fused"]
 Rotary = Literal["none", "half", "interleaved"]
 RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
 RelativeBias = Literal["none", "t5", "alibi"]
+QKNormOver = Literal["head", "all"]
 LayerKind = Literal["window", "full"]
 Layers = Literal["auto", "unrolled", "rolled"]
 RematPolicy = Literal["nothing", "dots", "dots_with_no_batch_dims"]
@@ -36,6 +37,7 @@ CHOICES = {
     "rotary": Rotary,
     "rotary_scaling": RotaryScaling,
     "relative_bias": RelativeBias,
+    "qk_norm_over": QKNormOver,
     "layers": Layers,
     "remat_policy": RematPolicy,
 }
@@ -163,7 +165,9 @@ class BlockConfig(ExpertsConfig):
     attention_softcap: float | None = None
     """Soft cap of the attention scores s, before bias and mask: cap tanh(s / cap) (Gemma 2). None: no cap."""
     qk_norm: bool = False
-    """RMSNorm of each head's queries and keys, before their rotation (Qwen 3, Gemma 3)."""
+    """RMSNorm of queries and keys, before their rotation (Qwen 3, Gemma 3)."""
+    qk_norm_over: QKNormOver = "head"
+    """Units that the norm of queries and keys goes over. head: those of each head; all: those of all heads (OLMoE)."""
     sinks: bool = False
     """Attention sinks: one learned logit per head that joins the softmax over the keys and contributes no value (gpt-oss)."""
     window: int | None = None
