@@ -106,10 +106,20 @@ class GPTConfig(ModelConfig):
     """Factor of the logits before their bias (T5: d_model^-0.5 with its tied head)."""
     logits_softcap: float | None = None
     """Soft cap of the logits z: cap tanh(z / cap) (Gemma 2). None: no cap."""
+    balance_loss: float = 0.0
+    """Weight of the load-balancing loss of experts in training (Fedus et al. 2021, equation 4, over all layers)."""
+    router_z_loss: float = 0.0
+    """Weight of the router's z-loss in training (Zoph et al. 2022, equation 5)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_head(self)
+        for name in ("balance_loss", "router_z_loss"):
+            check_number(name, getattr(self, name), 0)
+            if getattr(self, name) and not self.n_experts:
+                raise ConfigError(
+                    f"{name} = {getattr(self, name)} is not read with n_experts = 0; set n_experts, or leave it out"
+                )
 
 
 @configuration

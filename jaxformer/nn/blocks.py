@@ -90,6 +90,22 @@ class Block(nnx.Module):
             x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5])
         return x, cache
 
+    def routed(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        place: Place = IN_ORDER,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T E"]]:
+        """Apply a block with a mixture of experts and without cross-attention; return the router's logits too."""
+        keys, given = split_key(key, 6), x
+        x, _ = self._attend(x, None, mask, bias, keys[:2], place)
+        y = self._before(self.feed_forward_norm, given if self.parallel else x)
+        logits, y = self.feed_forward.router(y), self.feed_forward(y, keys[4])
+        return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5]), logits
+
     def weights(
         self,
         x: Float[Array, "B T D"],

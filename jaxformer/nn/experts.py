@@ -64,16 +64,6 @@ class ExpertLinear(nnx.Module):
         self.kernel = nnx.Param(jnp.zeros((experts, n_in, n_out), jnp.float32))
         self.bias = nnx.Param(jnp.zeros((experts, n_out), jnp.float32)) if bias else None
 
-    def of_all(self, x: Float[Array, "B T I"]) -> Float[Array, "B T E O"]:
-        """Apply every expert's layer to every token."""
-        y = jnp.einsum("bti,eio->bteo", x.astype(self.kernel.dtype), self.kernel[...])
-        return y if self.bias is None else y + self.bias[...].astype(y.dtype)[None, None]
-
-    def of_each(self, x: Float[Array, "rows I"], groups: "Groups") -> Float[Array, "rows O"]:
-        """Apply to each row the layer of its own expert."""
-        y = grouped_matmul(x.astype(self.kernel.dtype), self.kernel[...], groups.sizes)
-        return y if self.bias is None else y + self.bias[...].astype(y.dtype)[groups.expert]
-
 
 class Groups(NamedTuple):
     """Pairs of a token and one of its experts, sorted by expert."""
@@ -83,6 +73,18 @@ class Groups(NamedTuple):
     expert: Int[Array, " pairs"]
     sizes: Int[Array, " E"]
     """Number of pairs of each expert."""
+
+
+def apply_all(layer: ExpertLinear, x: Float[Array, "B T I"]) -> Float[Array, "B T E O"]:
+    """Apply every expert's layer to every token."""
+    y = jnp.einsum("bti,eio->bteo", x.astype(layer.kernel.dtype), layer.kernel[...])
+    return y if layer.bias is None else y + layer.bias[...].astype(y.dtype)[None, None]
+
+
+def apply_own(layer: ExpertLinear, x: Float[Array, "rows I"], groups: Groups) -> Float[Array, "rows O"]:
+    """Apply to each row the layer of its own expert."""
+    y = grouped_matmul(x.astype(layer.kernel.dtype), layer.kernel[...], groups.sizes)
+    return y if layer.bias is None else y + layer.bias[...].astype(y.dtype)[groups.expert]
 
 
 def group_by_expert(experts: Int[Array, "B T k"], n_experts: int) -> Groups:
@@ -111,7 +113,7 @@ class Experts(nnx.Module):
 
     def _dense(self, x: Array, choice: Choice) -> Array:
         """Compute every token by every expert; those that are not chosen have the weight 0."""
-        hidden = self._hidden(lambda layer: layer.of_all(x))
+        hidden = self._hidden(lambda layer: apply_all(layer, x))
         chosen = jax.nn.one_hot(choice.experts, self.n_experts, dtype=hidden.dtype)
         weights = (chosen * choice.weights.astype(hidden.dtype)[..., None]).sum(-2)
         y = jnp.einsum("btef,efd->btd", hidden * weights[..., None], self.down.kernel[...])
@@ -121,7 +123,7 @@ class Experts(nnx.Module):
         """Sort tokens by expert, and compute each by its own experts alone."""
         groups = group_by_expert(choice.experts, self.n_experts)
         tokens = x.reshape(-1, x.shape[-1])[groups.pair // self.chosen]
-        y = self.down.of_each(self._hidden(lambda layer: layer.of_each(tokens, groups)), groups)
+        y = apply_own(self.down, self._hidden(lambda layer: apply_own(layer, tokens, groups)), groups)
         in_order = jnp.zeros_like(y).at[groups.pair].set(y, unique_indices=True)
         each = in_order.reshape(*choice.experts.shape, -1)
         return (each * choice.weights.astype(y.dtype)[..., None]).sum(-2)

@@ -148,10 +148,12 @@ def test_ways_are_equal_in_a_stack_of_layers():
         ({"n_experts": 4, "router": "top_k_softmax", "router_normalised": True}, "whose weights add up to 1"),
         ({"n_experts": 4, "feed_forward_dropout": 0.1}, "feed_forward_dropout = 0.1 has no place in experts"),
         ({"n_experts": 4, "router": "hash"}, "router = 'hash'"),
+        ({"balance_loss": 0.1}, "balance_loss = 0.1 is not read with n_experts = 0"),
+        ({"router_z_loss": -1.0, "n_experts": 2}, "router_z_loss = -1.0"),
         ({"gate_limit": 7.0}, "gate_limit = 7.0 is not read with gated = False"),
         ({"gated": True, "gate_limit": 0.0}, "gate_limit = 0"),
     ],
 )
 def test_what_cannot_be_is_refused(fields, said):
     with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
-        block_config(**fields)
+        gpt_config(**fields)

@@ -84,6 +84,16 @@ class Block(nn.Module):
             x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y)
         return x, cache
 
+    def routed(
+        self, x: Tensor, mask: Tensor | None = None, *, bias: Tensor | None = None, place: Place = IN_ORDER
+    ) -> tuple[Tensor, Tensor]:
+        """Apply a block with a mixture of experts and without cross-attention; return the router's logits too."""
+        given = x
+        x, _ = self._attend(x, None, mask, bias, place)
+        y = self._before(self.feed_forward_norm, given if self.parallel else x)
+        logits, y = self.feed_forward.router(y), self.feed_forward(y)
+        return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y), logits
+
     def weights(
         self,
         x: Tensor,

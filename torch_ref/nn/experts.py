@@ -61,9 +61,10 @@ class ExpertLinear(nn.Module):
         self.weight = nn.Parameter(torch.zeros(experts, n_out, n_in))
         self.bias = nn.Parameter(torch.zeros(experts, n_out)) if bias else None
 
-    def of_one(self, x: Tensor, expert: int) -> Tensor:
-        """Apply one expert's layer."""
-        return F.linear(x, self.weight[expert], None if self.bias is None else self.bias[expert])
+
+def apply_one(layer: ExpertLinear, x: Tensor, expert: int) -> Tensor:
+    """Apply one expert's layer."""
+    return F.linear(x, layer.weight[expert], None if layer.bias is None else layer.bias[expert])
 
 
 class Experts(nn.Module):
@@ -85,9 +86,9 @@ class Experts(nn.Module):
         for expert in range(self.n_experts):
             token, place = (experts == expert).nonzero(as_tuple=True)
             read = tokens[token]
-            gate = None if self.gate is None else self.gate.of_one(read, expert)
-            hidden = combine_gate(self.activation, gate, self.up.of_one(read, expert), self.limit)
-            y = self.down.of_one(hidden, expert) * weights[token, place, None].to(x.dtype)
+            gate = None if self.gate is None else apply_one(self.gate, read, expert)
+            hidden = combine_gate(self.activation, gate, apply_one(self.up, read, expert), self.limit)
+            y = apply_one(self.down, hidden, expert) * weights[token, place, None].to(x.dtype)
             output = output.index_add(0, token, y)
         return output.view_as(x)
 
