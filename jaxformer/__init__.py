@@ -5,7 +5,7 @@ Axis letters, the same in every signature, einsum and sharding rule:
     B  batch              D  d_model           V  vocabulary
     T  query length       N  heads             L  layers
     S  key length         K  key/value heads   F  feed-forward width
-    H  head width         W  beam width
+    H  head width         W  beam width        E  experts
 
 `import jaxformer as jf` gives the public names of the table below. Each is loaded when it is first used: importing jaxformer
 loads neither jax nor torch.

@@ -44,6 +44,9 @@ def small(config, **changes):
     return replace(config, n_layers=1, d_model=16, d_ff=32, n_heads=4, vocab_size=32, **changes)
 
 
+EXPERTS = small(jf.preset("mixtral.tiny"), n_kv_heads=2, context=17, router_bias=True, shared_d_ff=8, shared_gate=True)
+
+
 def training() -> dict:
     """Two steps with dropout in float64, on the mesh with attention in parts and the loss in chunks. The vocabulary is not
     divided, so that fsdp cuts the embedding along D; parts of attention draw other scores to drop."""
@@ -261,7 +264,9 @@ def first() -> dict:
 
 def more() -> dict:
     """What takes as long again."""
-    return {"seeds": many_seeds(), "own steps": own_steps(), "pairs": str(jf.compare_sharded(small(PAIR_CONFIG), PRODUCT))}
+    compared = {"pairs": (small(PAIR_CONFIG), PRODUCT), "experts": (EXPERTS, "data=2,expert=4")}
+    found = {name: str(jf.compare_sharded(config, mesh)) for name, (config, mesh) in compared.items()}
+    return {"seeds": many_seeds(), "own steps": own_steps(), **found}
 
 
 def main(part: str) -> None:

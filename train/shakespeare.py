@@ -34,6 +34,7 @@ from jaxformer.runs.plots import plot_losses
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.routing import has_router_loss, router_loss
 from jaxformer.training.size import begin_training
 from jaxformer.training.step import PRECISIONS, make_evaluate, make_train_steps
 from jaxformer.training.watch import watched_steps
@@ -121,9 +122,13 @@ def train(
 
 
 def loss(model: GPT, batch, key):
-    """Return the cross-entropy of the next character: its sum and its count."""
-    states, _ = model.last_hidden_state(batch.inputs, None, key=key)
-    return read_out_cross_entropy(model, states, batch.targets)
+    """Return the cross-entropy of the next character: its sum and its count; in training, with the loss of routers."""
+    if key is None or not has_router_loss(model.config):
+        states, _ = model.last_hidden_state(batch.inputs, None, key=key)
+        return read_out_cross_entropy(model, states, batch.targets)
+    states, logits = model.routed_hidden_state(batch.inputs, key=key)
+    total, count = read_out_cross_entropy(model, states, batch.targets)
+    return total + count * router_loss(logits, model.config), count
 
 
 def sample_text(model: GPT, tokenizer: Tokenizer, characters: int, seed: int) -> str:

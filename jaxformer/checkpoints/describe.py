@@ -60,7 +60,7 @@ def certify(source: Checkpoint, model: Model, files: list[Path], path: Path) -> 
         torch_model,
         model,
         inputs,
-        rules=source.kind.family_of(source.model.config),
+        rules=source.kind.memory_of(source.model.config),
         call_torch=lambda it, *tensors: call_torch(it, isinstance(model, Encoder) and model.config.pooler, *tensors),
         call_jax=call_jax,
         checks=CHECKS,

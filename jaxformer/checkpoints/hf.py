@@ -13,6 +13,7 @@ import numpy as np
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.family import Family
 from jaxformer.convert.model_type import Field, ModelType, differences
+from jaxformer.convert.mxfp4 import dequantized
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.rules import tensors_to_torch, to_jax
 from jaxformer.convert.safetensors import check_counts, save_tensors
@@ -65,6 +66,7 @@ def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
 
 def checkpoint_of(place: Path, kind: ModelType, described: Mapping[str, Any], state: Mapping[str, Any]) -> Checkpoint:
     """Build the model from a state; ConfigError or ConversionError lists everything that is wrong."""
+    described, state = dequantized(described, state)
     names, unused = tensor_names(kind, state)
     check_layers(kind, described, names)
     config = kind.read(described, names)

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from jaxformer.config.combinations import check_combinations
 from jaxformer.config.configuration import configuration
+from jaxformer.config.experts import ExpertsConfig, check_experts
 from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
@@ -14,6 +15,7 @@ Projections = Literal["separate", "fused"]
 Rotary = Literal["none", "half", "interleaved"]
 RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
 RelativeBias = Literal["none", "t5", "alibi"]
+QKNormOver = Literal["head", "all"]
 LayerKind = Literal["window", "full"]
 Layers = Literal["auto", "unrolled", "rolled"]
 RematPolicy = Literal["nothing", "dots", "dots_with_no_batch_dims"]
@@ -35,6 +37,7 @@ CHOICES = {
     "rotary": Rotary,
     "rotary_scaling": RotaryScaling,
     "relative_bias": RelativeBias,
+    "qk_norm_over": QKNormOver,
     "layers": Layers,
     "remat_policy": RematPolicy,
 }
@@ -56,6 +59,7 @@ POSITIVE = ("norm_epsilon", "rotary_beta_fast", "rotary_beta_slow")
 POSITIVE_OR_NONE = (
     "attention_scale",
     "attention_softcap",
+    "gate_limit",
     "rotary_factor",
     "rotary_low_frequency_factor",
     "rotary_high_frequency_factor",
@@ -112,7 +116,7 @@ class RotaryEmbedding:
 
 
 @configuration
-class BlockConfig:
+class BlockConfig(ExpertsConfig):
     """Settings of a transformer block, and with `n_layers` of a stack of blocks."""
 
     d_model: int
@@ -131,6 +135,8 @@ class BlockConfig:
     """Activation of the feed-forward layer; gelu is the exact form (torch's default), quick_gelu is x sigmoid(1.702 x)."""
     gated: bool = False
     """Gated feed-forward layer: down(activation(gate(x)) * up(x)) (Shazeer 2020)."""
+    gate_limit: float | None = None
+    """Clamped gated layer: down(activation(min(gate(x), limit)) * (1 + up(x) clamped to +-limit)) (gpt-oss). None: no clamp."""
     norm: Norm = "layer"
     """layer: LayerNorm; rms: RMSNorm; std: division by the unbiased standard deviation plus epsilon."""
     norm_position: NormPosition = "pre"
@@ -159,7 +165,9 @@ class BlockConfig:
     attention_softcap: float | None = None
     """Soft cap of the attention scores s, before bias and mask: cap tanh(s / cap) (Gemma 2). None: no cap."""
     qk_norm: bool = False
-    """RMSNorm of each head's queries and keys, before their rotation (Qwen 3, Gemma 3)."""
+    """RMSNorm of queries and keys, before their rotation (Qwen 3, Gemma 3)."""
+    qk_norm_over: QKNormOver = "head"
+    """Units that the norm of queries and keys goes over. head: those of each head; all: those of all heads (OLMoE)."""
     sinks: bool = False
     """Attention sinks: one learned logit per head that joins the softmax over the keys and contributes no value (gpt-oss)."""
     window: int | None = None
@@ -245,6 +253,7 @@ class BlockConfig:
         if self.stack_norm is not None:
             check_flag("stack_norm", self.stack_norm)
         check_combinations(self)
+        check_experts(self)
 
     @property
     def head_width(self) -> int:

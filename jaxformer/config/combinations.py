@@ -23,6 +23,8 @@ READ_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
     "relative_buckets": ("relative_bias", ("t5",)),
     "relative_distance": ("relative_bias", ("t5",)),
     "remat_policy": ("remat", (True,)),
+    "gate_limit": ("gated", (True,)),
+    "qk_norm_over": ("qk_norm", (True,)),
 }
 """Field -> the field it depends on, and the values of that field with which it is read."""
 FEWEST_BUCKETS = 4

@@ -19,6 +19,8 @@ class MeshConfig:
     FSDP)."""
     tensor: int = 1
     """Tensor parallelism: heads, feed-forward units and the vocabulary are sharded (Megatron)."""
+    expert: int = 1
+    """Expert parallelism: the experts of a mixture are sharded; each device computes its own, for all tokens."""
     sequence: int = 1
     """Sequence parallelism, for long contexts: the tokens of a sequence are sharded; keys and values are gathered."""
 
@@ -63,7 +65,7 @@ class MeshConfig:
 AXES = tuple(field.name for field in fields(MeshConfig))
 
 
-CUT = {"n_heads": "tensor", "d_ff": "tensor", "d_model": "fsdp", "context": "sequence"}
+CUT = {"n_heads": "tensor", "d_ff": "tensor", "n_experts": "expert", "d_model": "fsdp", "context": "sequence"}
 """Size of a model -> the mesh axis that has to divide it."""
 
 

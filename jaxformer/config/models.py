@@ -2,7 +2,7 @@
 used by both frameworks. Imports no jax.
 
 A tensor is known by its path in the JAX model (`stack.blocks.attention.query.kernel`) and by its shape without the layer axis;
-a kernel's shape is (in, out)."""
+a kernel's shape is (in, out), and (experts, in, out) of experts."""
 
 import math
 from collections.abc import Mapping
@@ -106,10 +106,20 @@ class GPTConfig(ModelConfig):
     """Factor of the logits before their bias (T5: d_model^-0.5 with its tied head)."""
     logits_softcap: float | None = None
     """Soft cap of the logits z: cap tanh(z / cap) (Gemma 2). None: no cap."""
+    balance_loss: float = 0.0
+    """Weight of the load-balancing loss of experts in training (Fedus et al. 2021, equation 4, over all layers)."""
+    router_z_loss: float = 0.0
+    """Weight of the router's z-loss in training (Zoph et al. 2022, equation 5)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_head(self)
+        for name in ("balance_loss", "router_z_loss"):
+            check_number(name, getattr(self, name), 0)
+            if getattr(self, name) and not self.n_experts:
+                raise ConfigError(
+                    f"{name} = {getattr(self, name)} is not read with n_experts = 0; set n_experts, or leave it out"
+                )
 
 
 @configuration
@@ -210,7 +220,7 @@ def torch_default(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser
     """Defaults of torch.nn.Linear, U(+-1/sqrt(fan_in)) for kernels and biases, and of torch.nn.Embedding, N(0, 1)."""
     if path.endswith(".table"):
         return Initialiser("normal", 1.0)
-    return Initialiser("uniform", 1 / math.sqrt(shapes[kernel_of(path)][0]))
+    return Initialiser("uniform", 1 / math.sqrt(shapes[kernel_of(path)][-2]))
 
 
 def normal(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
@@ -233,7 +243,7 @@ def xavier(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
     """U(+-sqrt(6 / (in + out))) for kernels and tables, biases zero (Glorot and Bengio 2010, equation 16)."""
     if path.endswith(".bias"):
         return ZEROS
-    return Initialiser("uniform", math.sqrt(6 / sum(shapes[path])))
+    return Initialiser("uniform", math.sqrt(6 / sum(shapes[path][-2:])))
 
 
 SCHEMES = {"torch": torch_default, "normal": normal, "gpt2": gpt2, "xavier": xavier}

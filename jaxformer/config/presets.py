@@ -72,6 +72,33 @@ GPT2_SMALL = GPTConfig(
 )
 """GPT-2 with 124 M parameters (Radford et al. 2019)."""
 
+MIXTRAL_TINY = GPTConfig(
+    vocab_size=65,
+    context=64,
+    d_model=64,
+    n_layers=2,
+    n_heads=4,
+    n_kv_heads=2,
+    d_ff=128,
+    activation="silu",
+    gated=True,
+    n_experts=8,
+    experts_per_token=2,
+    router_normalised=True,
+    norm="rms",
+    positions="none",
+    rotary="half",
+    rotary_base=1e6,
+    qkv_bias=False,
+    output_bias=False,
+    feed_forward_bias=False,
+    init="normal",
+)
+"""Small Mixtral (Jiang et al. 2024): eight experts, two for each token."""
+
+QWEN3_MOE_TINY = replace(MIXTRAL_TINY, norm_epsilon=1e-6, d_ff=48, n_experts=64, experts_per_token=8, head_dim=32, qk_norm=True)
+"""Small Qwen 3 MoE: 64 experts, eight for each token."""
+
 REVERSE = EncoderDecoderConfig(
     vocab_size=39,
     source_vocab_size=39,
@@ -170,6 +197,8 @@ PRESETS: dict[str, ModelConfig] = {
     "gpt.cpu": CPU,
     "gpt.gpu": GPU,
     "gpt2_small": GPT2_SMALL,
+    "mixtral.tiny": MIXTRAL_TINY,
+    "qwen3_moe.tiny": QWEN3_MOE_TINY,
     "reverse": REVERSE,
     "shared": SHARED,
     "transformer.copy": COPY,

@@ -2,8 +2,9 @@
 inverse."""
 
 import functools
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import NamedTuple
 
@@ -63,8 +64,9 @@ class Join:
     the two biases of an LSTM that has only one in JAX.
     """
 
-    names: tuple[str, ...]
-    """Replacements of `{part}` in the rule's torch name, in the order in which the tensors are joined."""
+    names: tuple[str, ...] | str
+    """Replacements of `{part}` in the rule's torch name, in the order in which the tensors are joined. A size of the model by
+    its letter, as "E", stands for the numbers below it: `Join("E", stacked=True)` joins all experts."""
     axis: int = 0
     """Axis of torch's tensors along which they are joined."""
     shares: tuple[int | str, ...] = ()
@@ -76,10 +78,17 @@ class Join:
     """True if the tensors are added up, which has no inverse: a sum does not determine its terms."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.names, tuple) or not self.names or not all(isinstance(name, str) for name in self.names):
+        spelled = isinstance(self.names, tuple) and self.names and all(isinstance(name, str) for name in self.names)
+        if not spelled and not (isinstance(self.names, str) and re.fullmatch("[A-Z]", self.names)):
             raise ConversionError(f"names = {self.names!r:.40} of a Join; give a tuple of strings, as ('q', 'k', 'v')")
         if self.shares and len(self.shares) != len(self.names):
             raise ConversionError(f"a Join has {len(self.names)} names and {len(self.shares)} shares; give one to each name")
+
+    def counted(self, sizes: Sizes) -> "Join":
+        """Return the join with its names spelled out, if the size that counts them is known."""
+        if not isinstance(self.names, str) or self.names not in sizes:
+            return self
+        return replace(self, names=tuple(map(str, range(sizes[self.names]))))
 
     def together(self, arrays: list[np.ndarray], sizes: Sizes) -> np.ndarray:
         """Join tensors into one, still in torch's layout; ValueError if their sizes do not fit."""
@@ -101,7 +110,7 @@ class Join:
         if self.stacked:
             if size != len(self.names):
                 raise ValueError(f"axis {self.axis} has {size} entries, for {len(self.names)} tensors")
-            return [np.take(whole, number, self.axis) for number in range(size)]
+            return [*np.moveaxis(whole, self.axis, 0)]
         return in_shares(whole, shares, self.axis)
 
 

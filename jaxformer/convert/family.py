@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ class Family:
     absent: frozenset[str] = frozenset()
     """Full names of torch's tensors without a counterpart in JAX, as a comparison finds them."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of axes in layouts that no shape determines, as {"N": 12}. A model's own N, K, G and H need not be given."""
+    """Sizes of axes in layouts that no shape determines, as {"N": 12}. A model's own N, K, G, H and E need not be given."""
 
     def __post_init__(self) -> None:
         check_kind("the name of a Family", self.name, str, "a string")
@@ -107,11 +107,18 @@ class Family:
             check_kind(f"a rule of family {self.name}", rule, Rule, "a Rule")
 
     def sizes_for(self, model: Any) -> dict[str, int]:
-        """Return the sizes that layouts may need: those of the model's configuration, and the family's own."""
-        config, known = getattr(model, "config", None), {}
+        """Return the sizes that layouts and joins may need: those of the model or its configuration, and the family's own."""
+        config, known = getattr(model, "config", model), {}
         if isinstance(config, BlockConfig):
             known = {"N": config.n_heads, "K": config.kv_heads, "G": config.n_heads // config.kv_heads, "H": config.head_width}
+            known |= {"E": config.n_experts} if config.n_experts else {}
         return {**known, **self.sizes}
+
+    def sized(self, model: Any) -> "Family":
+        """Return the family with the sizes of a model, or of its configuration, and with all joins spelled out."""
+        sizes = self.sizes_for(model)
+        rules = tuple(replace(rule, join=rule.join.counted(sizes)) if rule.join else rule for rule in self.rules)
+        return replace(self, rules=rules, sizes=sizes)
 
     def torch_names(self, name: str, n_layers: int) -> list[str]:
         """Return the torch names of a JAX tensor: one name, or those of all layers."""
@@ -121,6 +128,10 @@ class Family:
         """Return the torch names of a JAX tensor layer by layer; several per layer if torch's tensors are joined."""
         rule = self.rule(name)
         parts = rule.join.names if rule.join else ("",)
+        if isinstance(parts, str):
+            raise ConversionError(
+                f"no model says the size {parts} of a Join; give sizes={{{parts!r}: ...}} to the family {self.name}"
+            )
         if isinstance(rule.torch, tuple):
             if len(rule.torch) != n_layers:
                 raise ConversionError(f"{name} has {n_layers} layers; family {self.name} has {len(rule.torch)}")

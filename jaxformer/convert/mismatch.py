@@ -148,3 +148,15 @@ def off_shape(found: tuple[int, ...], wanted: tuple[int, ...], layout: object = 
         f": {more} more than the model on axis {off[0]}; build it as large, or cut them off, if they only pad a vocabulary: a "
         "rule with layout '(v + _) d -> v d' drops them"
     )
+
+
+def parted(alias: str, array: np.ndarray, held: str, other: np.ndarray, family: str) -> Misfit:
+    """Describe how two tied tensors differ."""
+    off = f"{array.dtype}{list(array.shape)} and {other.dtype}{list(other.shape)}"
+    if array.shape == other.shape:
+        gap = np.abs(array.astype(np.float64) - other.astype(np.float64))
+        off = f"{np.count_nonzero(gap)} of {gap.size} numbers, by {gap.max():.1e} at most"
+    return Misfit(
+        f"{alias} and {held} are tied in family {family}, and differ: {off}",
+        "; build the JAX model with both (tied=False), or leave out the one that is not used",
+    )

@@ -101,7 +101,7 @@ SWITCHES: dict[str, Key] = {
     "tie_encoder_decoder": Only(False, "the two stacks share their weights, and would not"),
 }
 """Keys of every model type; the table of a type's own keys takes precedence."""
-NOT_FUNCTION = ("init", "embedding_std", "layers", "remat", "remat_policy", "projections")
+NOT_FUNCTION = ("init", "embedding_std", "layers", "remat", "remat_policy", "projections", "experts")
 """Fields that change no output: initialisation, execution, packing of weights."""
 AT_START = {"layers": "rolled"}
 """Fields of every model that is read: it compiles in seconds, and no layer's weights are copied next to the others."""
@@ -137,6 +137,8 @@ class ModelType:
     """Function that returns the keys whose values `derive` changed, as config.json has them."""
     variant: Callable[[Any], Family | None] | None = None
     """Function that returns the family of configurations that use another one; None for the others."""
+    memory: Family | None = None
+    """Family of the tensors in transformers' own model; None: they have the names that they have in files."""
     unwritten: tuple[str, ...] = ()
     """Fields without a key, which change no output of this type."""
 
@@ -147,7 +149,11 @@ class ModelType:
 
     def family_of(self, config: ModelConfig) -> Family:
         """Return the family of a model of this configuration."""
-        return (self.variant and self.variant(config)) or self.family
+        return ((self.variant and self.variant(config)) or self.family).sized(config)
+
+    def memory_of(self, config: ModelConfig) -> Family:
+        """Return the family of transformers' own model of this configuration."""
+        return self.family_of(config) if self.memory is None else self.memory.sized(config)
 
     def read(self, described: Mapping[str, Any], names: Collection[str]) -> ModelConfig:
         """Return jaxformer's configuration for the keys of config.json, given the names of the model's tensors.

@@ -26,6 +26,7 @@ and weight decay pulls w to 0, not w + 1. A norm that computes with 1 + w is a s
 """
 
 from collections.abc import Container, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +36,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part
 from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, packed_rules, projection_rules
 from jaxformer.convert.host import host, to_device
-from jaxformer.convert.mismatch import Misfit, bare, mismatch, off_shape, off_type
+from jaxformer.convert.mismatch import Misfit, bare, mismatch, off_shape, off_type, parted
 from jaxformer.convert.patterns import Sizes
 from jaxformer.errors import ConversionError, listed
 from jaxformer.pytree import is_weight, map_named, named_weights
@@ -115,10 +116,16 @@ def _as_in(like: Mapping[str, Any], state: Mapping[str, np.ndarray], family: Fam
 
 def tensors_to_torch(tree: PyTree, family: Family, like: Mapping[str, Any] = {}) -> dict[str, np.ndarray]:
     """Convert each tensor of the JAX model once; dropped values are taken from `like`, each term of a sum is the sum."""
-    leaves, sizes = weights_of(tree, family), family.sizes_for(tree)
+    family = family.sized(tree)
+    leaves, sizes = weights_of(tree, family), family.sizes
     if shapes := [name for name, leaf in leaves.items() if isinstance(leaf, jax.ShapeDtypeStruct)]:
         raise ConversionError(f"{listed(shapes)} of the JAX model are shapes alone; give a model with weights")
     arrays = {name: np.asarray(leaf) for name, leaf in leaves.items()}
+
+    @lru_cache(1)  # the tensors of a join follow each other
+    def converted(name: str, layer: int, receiver: str) -> np.ndarray:
+        array = arrays[name][layer] if family.stacked(name) else arrays[name]
+        return family.rule(name).to_torch(array, sizes, host(like[receiver]) if receiver in like else None)
 
     def whole(torch_name: str, given: Sequence[Place]) -> np.ndarray:
         held = [arrays[name][layer] if family.stacked(name) else arrays[name] for name, layer, _ in given]
@@ -126,7 +133,7 @@ def tensors_to_torch(tree: PyTree, family: Family, like: Mapping[str, Any] = {})
         try:
             if rule.packed:
                 return rule.packed.to_torch(held, sizes, there)
-            held = [family.rule(place.name).to_torch(array, sizes, there) for place, array in zip(given, held, strict=True)]
+            held = [converted(place.name, place.layer, "" if rule.join else torch_name) for place in given]
             if rule.join is not None and not rule.join.summed:
                 return rule.join.apart(held[0], sizes)[given[0].joined]
             return held[0] if len(held) == 1 else np.concatenate(held, axis=rule.part.axis)
@@ -156,7 +163,7 @@ def gradients_to_torch(tree: PyTree, family: Family, parameters: Container[str])
 
 def sums(like: PyTree, family: Family) -> dict[str, tuple[str, ...]]:
     """Return torch tensor -> all torch tensors of its sum, for those that are added up in a tree of the shape of `like`."""
-    found: dict[str, tuple[str, ...]] = {}
+    found, family = dict[str, tuple[str, ...]](), family.sized(like)
     for name, leaf in weights_of(like, family).items():
         if (join := family.rule(name).join) and join.summed:
             for names in family.sources(name, leaf.shape[0] if family.stacked(name) else 1):
@@ -171,10 +178,11 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family, *, keep: bool
     torch ties is used for each of its copies in JAX, and has to be the same under all its names. Raises ConversionError for
     tensors that are missing, unused, or of another shape or type.
     """
+    family = family.sized(like)
     wanted = places(like, family)
     arrays = {name: host(tensor) for name, tensor in state.items() if family.why_ignored(name) is None}
     arrays, misfits = _untied(arrays, wanted, family)
-    read, sizes = {}, family.sizes_for(like)
+    read, sizes = {}, family.sizes
     for name, leaf in weights_of(like, family).items():
         shape, n_layers = (leaf.shape[1:], leaf.shape[0]) if family.stacked(name) else (leaf.shape, 1)
         one = jax.ShapeDtypeStruct(shape, leaf.dtype)
@@ -208,7 +216,7 @@ def _untied(
         for name in spare:
             array = arrays.pop(name)
             if not any(np.array_equal(array, arrays[it], equal_nan=True) for it in mine):
-                misfits.append(_parted(name, array, mine[0], arrays[mine[0]], family))
+                misfits.append(parted(name, array, mine[0], arrays[mine[0]], family.name))
     return arrays, misfits
 
 
@@ -220,24 +228,12 @@ def tied_names(family: Family) -> list[list[str]]:
     return list(groups.values())
 
 
-def _parted(alias: str, array: np.ndarray, held: str, other: np.ndarray, family: Family) -> Misfit:
-    """Describe how two tied tensors differ."""
-    off = f"{array.dtype}{list(array.shape)} and {other.dtype}{list(other.shape)}"
-    if array.shape == other.shape:
-        gap = np.abs(array.astype(np.float64) - other.astype(np.float64))
-        off = f"{np.count_nonzero(gap)} of {gap.size} numbers, by {gap.max():.1e} at most"
-    return Misfit(
-        f"{alias} and {held} are tied in family {family.name}, and differ: {off}",
-        "; build the JAX model with both (tied=False), or leave out the one that is not used",
-    )
-
-
 def places(like: PyTree, family: Family) -> dict[str, dict[Part, Place]]:
     """Return torch's names -> part -> place in a tree of the shape of `like`.
 
     Raises ConversionError if a tensor has no rule or is ignored, two JAX tensors share a torch name, or parts are missing.
     """
-    found: dict[str, dict[Part, Place]] = {}
+    found, family = dict[str, dict[Part, Place]](), family.sized(like)
     leaves, faults = weights_of(like, family), {}
     without = [name for name in leaves if not family.ruled(name)]
     if without:

@@ -6,15 +6,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.config.configuration import FixedTable
-from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 from jaxformer.decoding import Hypotheses, generate, generate_beam, translate, translate_beam
 from jaxformer.decoding.sampling import GREEDY
 from jaxformer.errors import ParityError
+from jaxformer.evaluation.configs import CONFIGS
 from jaxformer.evaluation.ladder import TrainingCase, load_torch
 from jaxformer.models import Model, abstract
-from jaxformer.nn.positions import sinusoid
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe import excite, probe
@@ -108,102 +107,6 @@ def check_decoding(found: Hypotheses, recorded: Hypotheses) -> None:
 BATCH, LENGTH = 5, 66
 """Batch size and sequence length of a model's inputs."""
 
-
-PLAIN: dict[str, Any] = {"vocab_size": 23, "context": 71, "d_model": 24, "n_layers": 3, "n_heads": 4, "d_ff": 36}
-"""Configuration fields with sizes that differ pairwise, and from batch and length."""
-SIX_HEADS: dict[str, Any] = {**PLAIN, "n_heads": 6}
-BARE: dict[str, Any] = {
-    "norm": "rms",
-    "qkv_bias": False,
-    "output_bias": False,
-    "feed_forward_bias": False,
-    "positions": "none",
-}
-
-CONFIGS: dict[str, ModelConfig] = {
-    "plain": GPTConfig(**PLAIN, head_bias=True),
-    "shifted": GPTConfig(**PLAIN, head_bias=True),
-    "fused": GPTConfig(**PLAIN, projections="fused", norm="std", norm_position="post", activation="relu"),
-    "rich": GPTConfig(
-        **PLAIN, n_kv_heads=2, norm="rms", activation="silu", gated=True, positions="sinusoid", embedding_scale=True, tied=True
-    ),
-    "switched": GPTConfig(
-        **PLAIN,
-        norm_bias=False,
-        activation="quick_gelu",
-        padding_idx=0,
-        positions=FixedTable(sinusoid(PLAIN["context"], PLAIN["d_model"]) ** 3),
-        head_bias=True,
-        logits_scale=PLAIN["d_model"] ** -0.5,
-    ),
-    "seq2seq": EncoderDecoderConfig(
-        **PLAIN, n_decoder_layers=2, embedding_norm=True, position_offset=2, embedding_scale=True, tied=True, head_bias=True
-    ),
-    "separate": EncoderDecoderConfig(
-        **PLAIN, n_decoder_layers=2, source_vocab_size=PLAIN["vocab_size"], norm_position="post", positions="sinusoid"
-    ),
-    "llama": GPTConfig(
-        **PLAIN,
-        **BARE,
-        n_kv_heads=2,
-        gated=True,
-        activation="silu",
-        qk_norm=True,
-        head_dim=8,
-        rotary="half",
-        rotary_base=5e5,
-        rotary_scaling="llama3",
-        rotary_factor=8.0,
-        rotary_original_context=8192,
-        rotary_low_frequency_factor=1.0,
-        rotary_high_frequency_factor=4.0,
-    ),
-    "gemma": GPTConfig(
-        **PLAIN,
-        **BARE,
-        norm_position="sandwich",
-        norm_unit_offset=True,
-        gated=True,
-        activation="gelu_tanh",
-        attention_scale=256**-0.5,
-        attention_softcap=5.0,
-        logits_softcap=3.0,
-        window=7,
-        head_dim=8,
-        layer_pattern=("window", "full"),
-        rotary="half",
-        rotary_base=1e6,
-        rotary_window_base=1e4,
-        rotary_scaling="linear",
-        rotary_factor=8.0,
-    ),
-    "neox": GPTConfig(
-        **PLAIN,
-        positions="none",
-        parallel_residual=True,
-        rotary="interleaved",
-        head_dim=16,
-        rotary_dim=8,
-        rotary_scaling="yarn",
-        rotary_factor=4.0,
-        rotary_original_context=4096,
-    ),
-    "t5": EncoderDecoderConfig(
-        **PLAIN,
-        **BARE,
-        n_decoder_layers=2,
-        relative_bias="t5",
-        relative_buckets=12,
-        relative_distance=40,
-        window=9,
-        attention_scale=1.0,
-        tied=True,
-    ),
-    "slopes": EncoderConfig(**SIX_HEADS, positions="none", embedding_width=15, sinks=True, relative_bias="alibi"),
-    "encoder": EncoderConfig(**PLAIN, norm_position="post", embedding_norm=True, token_types=2, pooler=True),
-}
-"""Models that mutants are tried on; in 'shifted', the hidden states have a mean of 100."""
-
 SMALL = GPTConfig(vocab_size=11, context=7, d_model=6, n_layers=1, n_heads=2, d_ff=10)
 TRAININGS = {
     "sgd": TrainingCase(
@@ -228,6 +131,11 @@ TRAININGS = {
         model=SMALL,
         optimizer=OptimizerConfig(name="adamw", learning_rate=0.01, weight_decay=0.1),
         schedule=ScheduleConfig(name="cosine", warmup=3, last=9),
+        steps=2,
+    ),
+    "routers": TrainingCase(
+        model=replace(SMALL, n_layers=2, n_experts=4, experts_per_token=2, balance_loss=0.1, router_z_loss=0.05),
+        optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
         steps=2,
     ),
     "noam": TrainingCase(

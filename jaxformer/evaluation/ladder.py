@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
-from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, ModelConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.config.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.host import same_bits
@@ -35,7 +35,7 @@ from jaxformer.parity.training.compare import check_training32, compare_training
 from jaxformer.parity.training.step_comparison import TrainingResult
 from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.pytree import map_named
-from jaxformer.training import losses, optimizers, schedules
+from jaxformer.training import losses, optimizers, routing, schedules
 
 SHORTER = 3
 """Number of tokens by which a target is shorter than its source."""
@@ -180,12 +180,22 @@ class TrainingCase:
             batches.append((*inputs, targets))
         return batches
 
+    def router_loss(self, model: Any, losses: Any, masks: Any, *inputs: Any) -> Any:
+        """Return the loss of routers over tokens that are no padding, 0 for a model without it, by a side's own modules."""
+        if not isinstance(self.model, GPTConfig) or not losses.has_router_loss(self.model):
+            return 0.0
+        ids, valid = inputs
+        logits = model.routed_hidden_state(ids, mask=masks.padding_mask(valid))[1]
+        return losses.router_loss(logits, self.model, valid)
+
     def spec(self) -> TrainingSpec:
         """Return the training of the jax model and its torch twin."""
         from torch.optim.lr_scheduler import LambdaLR
 
+        from torch_ref.nn import masks as torch_masks
         from torch_ref.training import losses as torch_losses
         from torch_ref.training import optimizers as torch_optimizers
+        from torch_ref.training import routing as torch_routing
         from torch_ref.training import schedules as torch_schedules
 
         rules = {"ignore_index": self.ignore_index, "smoothing": self.smoothing, "spread": self.spread}
@@ -193,11 +203,13 @@ class TrainingCase:
 
         def jax_loss(model: Any, *arrays: Any, key: Any) -> Any:
             logits = call_jax(model, *arrays[:-1], key=key)
-            return losses.mean(*losses.cross_entropy(logits, arrays[-1], **rules))
+            value = losses.mean(*losses.cross_entropy(logits, arrays[-1], **rules))
+            return value + self.router_loss(model, routing, masks, *arrays[:-1])
 
         def torch_loss(model: Any, *tensors: Any) -> Any:
             logits = call_torch(model, *tensors[:-1])
-            return torch_losses.mean(*torch_losses.cross_entropy(logits, tensors[-1], **rules))
+            value = torch_losses.mean(*torch_losses.cross_entropy(logits, tensors[-1], **rules))
+            return value + self.router_loss(model, torch_routing, torch_masks, *tensors[:-1])
 
         return TrainingSpec(
             batches=self.batches(),

@@ -5,6 +5,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config.models import GPTConfig
+from jaxformer.errors import ConfigError
 from jaxformer.models.init import Rngs, initialise
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import split_key
@@ -73,6 +74,23 @@ class GPT(nnx.Module):
         x, mask = self._embed(tokens, cache, mask, positions, embed_key)
         x, cache = self.stack.extend(x, cache, mask=mask, key=stack_key, bias=bias, positions=positions)
         return self.norm(x), cache
+
+    def routed_hidden_state(
+        self,
+        tokens: Tokens,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Int[Array, "_ T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T E"]]:
+        """Return the normed output of the stack and the router's logits of every layer, for a model with n_experts."""
+        if not self.config.n_experts:
+            raise ConfigError("n_experts = 0: the model has no router; take last_hidden_state")
+        embed_key, stack_key = split_key(key, 2)
+        x, mask = self._embed(tokens, None, mask, positions, embed_key)
+        x, logits = self.stack.routed(x, mask, stack_key, bias=bias, positions=positions)
+        return self.norm(x), logits
 
     def read_out(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """States -> logits."""

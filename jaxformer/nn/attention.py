@@ -186,9 +186,9 @@ class MultiHeadAttention(nnx.Module):
             self.key = Linear(self.kdim, d_kv, config.qkv_bias)
             self.value = Linear(self.vdim, d_kv, config.qkv_bias)
         self.out = Linear(d_q, d_model, config.output_bias) if config.output_projection else None
-        self.query_norm, self.key_norm = (head_norm(config) if config.qk_norm else None for _ in range(2))
+        self.query_norm, self.key_norm = (head_norm(config, n) if config.qk_norm else None for n in (self.heads, self.kv_heads))
         self.sinks = Sinks(config.n_heads) if config.sinks else None
-        self.scale, self.softcap = config.attention_scale, config.attention_softcap
+        self.scale, self.softcap, self.norm_over = config.attention_scale, config.attention_softcap, config.qk_norm_over
         self.rotary = None if cross else make_rotary(config)
         self.window, self.patterned = None if cross else config.window, config.layer_pattern is not None and not cross
 
@@ -279,12 +279,15 @@ class MultiHeadAttention(nnx.Module):
         return Scoring(self.scale, self.softcap, self.sinks)
 
     def _normed(self, norm: ScaledNorm | None, x: Array) -> Array:
-        return x if norm is None else norm(x)
+        if norm is None:
+            return x
+        return norm(x) if self.norm_over == "head" else split_heads(norm(merge_heads(x)), x.shape[2])
 
 
-def head_norm(config: BlockConfig) -> ScaledNorm:
-    """Build the norm of queries or keys: RMSNorm over the width of a head."""
-    return ScaledNorm("rms", config.head_width, config.norm_epsilon, unit_offset=config.norm_unit_offset)
+def head_norm(config: BlockConfig, heads: int) -> ScaledNorm:
+    """Build the norm of queries or keys: RMSNorm over the width of a head, or of all of them."""
+    width = config.head_width * (1 if config.qk_norm_over == "head" else heads)
+    return ScaledNorm("rms", width, config.norm_epsilon, unit_offset=config.norm_unit_offset)
 
 
 def split_qkv(

@@ -11,7 +11,7 @@ from jaxformer.config.blocks import BlockConfig
 from jaxformer.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.dropout import dropout, split_key
-from jaxformer.nn.feedforward import FeedForward
+from jaxformer.nn.experts import make_feed_forward
 from jaxformer.nn.norms import Identity, ScaledNorm, make_norm
 from jaxformer.validation.inputs import check_attended
 
@@ -44,7 +44,7 @@ class Block(nnx.Module):
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
         self.cross_attention_output_norm = make_norm(config.norm, config) if sandwich and cross else None
         self.feed_forward_norm = make_norm(config.norm if config.d_ff else "none", config)
-        self.feed_forward = FeedForward(config) if config.d_ff else None
+        self.feed_forward = make_feed_forward(config) if config.d_ff else None
         self.feed_forward_output_norm = make_norm(config.norm, config) if sandwich and config.d_ff else None
 
     def __call__(
@@ -89,6 +89,22 @@ class Block(nnx.Module):
             y = self.feed_forward(y, keys[4])
             x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5])
         return x, cache
+
+    def routed(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        place: Place = IN_ORDER,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T E"]]:
+        """Apply a block with a mixture of experts and without cross-attention; return the router's logits too."""
+        keys, given = split_key(key, 6), x
+        x, _ = self._attend(x, None, mask, bias, keys[:2], place)
+        y = self._before(self.feed_forward_norm, given if self.parallel else x)
+        logits, y = self.feed_forward.router(y), self.feed_forward(y, keys[4])
+        return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5]), logits
 
     def weights(
         self,

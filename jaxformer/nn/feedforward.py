@@ -39,17 +39,33 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 """Activations by their names in configurations."""
 
 
-class FeedForward(nnx.Module):
-    """down(activation(up(x))), or gated down(activation(gate(x)) * up(x)), with dropout before `down`."""
+def combine_gate(
+    activation: str, gate: Float[Array, "*rows F"] | None, up: Float[Array, "*rows F"], limit: float | None
+) -> Float[Array, "*rows F"]:
+    """activation(up), or gated activation(gate) * up; with a limit, activation(min(gate, limit)) * (1 + clamped up)."""
+    activate = jax.checkpoint(ACTIVATIONS[activation])  # made again backwards: less to keep, and to read
+    if gate is None:
+        return activate(up)
+    if limit is not None:  # at the limit itself the gradient is 1, as in torch
+        gate = jnp.where(gate > limit, limit, gate)
+        up = 1 + jnp.where(jnp.abs(up) > limit, jnp.sign(up) * limit, up)
+    return activate(gate) * up
 
-    def __init__(self, config: BlockConfig):
-        self.activation = config.activation
+
+class FeedForward(nnx.Module):
+    """down(activation(up(x))), or gated down(activation(gate(x)) * up(x)), with dropout before `down`.
+
+    `width` is that of `up`; None: d_ff.
+    """
+
+    def __init__(self, config: BlockConfig, width: int | None = None):
+        self.activation, self.limit = config.activation, config.gate_limit
         self.dropout_rate = config.feed_forward_dropout
-        self.gate = Linear(config.d_model, config.d_ff, config.feed_forward_bias) if config.gated else None
-        self.up = Linear(config.d_model, config.d_ff, config.feed_forward_bias)
-        self.down = Linear(config.d_ff, config.d_model, config.feed_forward_bias)
+        width = config.d_ff if width is None else width
+        self.gate = Linear(config.d_model, width, config.feed_forward_bias) if config.gated else None
+        self.up = Linear(config.d_model, width, config.feed_forward_bias)
+        self.down = Linear(width, config.d_model, config.feed_forward_bias)
 
     def __call__(self, x: Float[Array, "B T D"], key: PRNGKeyArray | None = None) -> Float[Array, "B T D"]:
-        activation = jax.checkpoint(ACTIVATIONS[self.activation])  # made again backwards: less to keep, and to read
-        hidden = activation(self.up(x)) if self.gate is None else activation(self.gate(x)) * self.up(x)
-        return self.down(dropout(hidden, self.dropout_rate, key))
+        gate = None if self.gate is None else self.gate(x)
+        return self.down(dropout(combine_gate(self.activation, gate, self.up(x), self.limit), self.dropout_rate, key))

@@ -117,6 +117,11 @@ def _hidden_states(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[
     return x, x
 
 
+def _routed(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, Array]:
+    block, windowed, key = layer
+    return block.routed(x, key=key, **_in_layer(shared, windowed))
+
+
 class Stack(nnx.Module):
     """Stack of blocks; `stack[i]` is layer i. Few leaves keep dispatch cheap; a scan keeps compile time flat.
 
@@ -234,6 +239,22 @@ class Stack(nnx.Module):
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
         states = scan_layers(_hidden_states, x, [self.blocks, self._windowed()], shared)[1]
         return jnp.concatenate([x[None], states])
+
+    def routed(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T E"]]:
+        """Apply every layer of a stack with mixtures of experts and without a memory; return all router logits too."""
+        keys = None if key is None else split(key, self.n_layers)
+        shared = self._shared(x, None, mask, None, None, bias, None, positions)
+        shared = {name: shared[name] for name in ("mask", "bias", "positions")}
+        layers = [self.blocks, self._windowed(), keys]
+        return scan_layers(_routed, x, layers, shared, unroll=self.unroll, remat=self.remat)
 
     def _windowed(self) -> Array | None:
         """Return for each layer True if it has the sliding window; None without a layer pattern."""

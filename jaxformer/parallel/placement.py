@@ -42,6 +42,15 @@ AXES_OF = {
     "up.kernel": "D F",
     "up.bias": "F",
     "down.kernel": "F D",
+    "router.kernel": "D X",
+    "router.bias": "X",
+    "experts.gate.kernel": "E D F",
+    "experts.gate.bias": "E F",
+    "experts.up.kernel": "E D F",
+    "experts.up.bias": "E F",
+    "experts.down.kernel": "E F D",
+    "experts.down.bias": "E X",
+    "shared_gate.kernel": "D X",
     "head.kernel": "D V",
     "head.bias": "V",
     "norm.scale": "X",
@@ -63,13 +72,14 @@ CUT_BY = {
     "Q": ("tensor",),
     "N": ("tensor",),
     "F": ("tensor",),
+    "E": ("expert",),
     "D": ("fsdp",),
     "P": ("fsdp",),
     "X": (),
 }
 """Axis letter -> mesh axes that shard it, in this order, unless an earlier axis of the leaf uses them."""
 
-EXACT = ("NH", "F", "D")
+EXACT = ("NH", "F", "E", "D")
 """Letters of axes whose size the mesh must divide.
 
 Other axes stay whole if it does not: a vocabulary has any size, and several query heads share a key-value head.

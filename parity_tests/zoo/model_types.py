@@ -36,6 +36,10 @@ LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
 WINDOW, FULL = "sliding_attention", "full_attention"
 GEMMA = MODERN | {"sliding_window": 4, "query_pre_attn_scalar": 7}
 BASES = {WINDOW: {"rope_type": "default", "rope_theta": 30.0}, FULL: LINEAR}
+MOE = MODERN | {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "sliding_window": 3}
+OLMOE = MODERN | {"num_experts": 5, "num_experts_per_tok": 2}
+del OLMOE["head_dim"]
+OSS_ROPE = {"num_experts_per_tok": 2, "rope_parameters": YARN | {"rope_theta": 70.0}}
 NEOX = BERT | IDS | {"hidden_size": 24, "max_position_embeddings": 32}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -65,6 +69,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3ForCausalLM", MODERN | {"rope_parameters": YARN | {"attention_factor": 1.5}, "attention_bias": True}),
     "gemma2": ("Gemma2ForCausalLM", GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
     "gemma3_text": ("Gemma3ForCausalLM", GEMMA | {"layer_types": [FULL, WINDOW], "rope_parameters": BASES}),
+    "mixtral": ("MixtralForCausalLM", MODERN | {"num_local_experts": 4, "sliding_window": 4}),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", MOE | {"shared_expert_intermediate_size": 14, "use_sliding_window": True}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", MOE | {"norm_topk_prob": True, "num_experts_per_tok": 1, "head_dim": 6}),
+    "qwen3_moe, window": ("Qwen3MoeForCausalLM", MOE | {"use_sliding_window": True, "attention_bias": True}),
+    "olmoe": ("OlmoeForCausalLM", OLMOE),
+    "gpt_oss": ("GptOssForCausalLM", MODERN | {"num_local_experts": 5, "swiglu_limit": 0.5, "sliding_window": 3} | OSS_ROPE),
     "gpt_neox": ("GPTNeoXForCausalLM", NEOX | {"rotary_pct": 0.75}),
     "gpt_neox, in turn": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": False, "attention_bias": False}),
 }

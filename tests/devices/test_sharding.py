@@ -17,7 +17,7 @@ import pytest
 import jaxformer
 from jaxformer.cli.main import dispatch
 from jaxformer.config.mesh import MeshConfig, check_batch, check_model
-from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.config.presets import PRESETS
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.sharded.causes import STALE, explain, other_order
@@ -62,7 +62,8 @@ def test_training_on_a_mesh_is_training_on_one_device(eight):
 
 @pytest.mark.slow
 def test_an_encoder_decoder_step_is_equal_in_every_activation_gradient_and_update(more):
-    assert more["pairs"].endswith("EQUAL: activations, loss, gradients, updates (tier A)"), more["pairs"]
+    for name in ("pairs", "experts"):
+        assert more[name].endswith("EQUAL: activations, loss, gradients, updates (tier A)"), more[name]
 
 
 @pytest.mark.slow
@@ -344,23 +345,25 @@ ENCODER = EncoderConfig(
     pooler=True,
     embedding_width=4,
 )
+EXPERTS = GPTConfig(**SIZES, gated=True, n_experts=4, router_bias=True, shared_d_ff=6, shared_gate=True)
+LEAVES = [*PRESETS.values(), EVERY_PART, ENCODER, EXPERTS]
 
 
-@pytest.mark.parametrize("config", [*PRESETS.values(), EVERY_PART, ENCODER], ids=lambda config: type(config).__name__)
+@pytest.mark.parametrize("config", LEAVES, ids=lambda config: type(config).__name__)
 def test_every_leaf_of_every_model_has_a_rule_of_its_rank(config):
     for name, leaf in named_leaves(abstract(config)).items():
         assert len(letters_of(name)) == leaf.ndim, name
 
 
 def test_no_rule_is_without_a_leaf():
-    configs = [*PRESETS.values(), EVERY_PART, ENCODER]
-    names = [name for config in configs for name in named_leaves(abstract(config))]
+    names = [name for config in LEAVES for name in named_leaves(abstract(config))]
     assert [end for end in AXES_OF if not any(f".{name}".endswith(f".{end}") for name in names)] == []
 
 
 def test_how_leaves_are_cut():
-    sizes = {"data": 2, "fsdp": 2, "tensor": 2}
+    sizes = {"data": 2, "fsdp": 2, "tensor": 2, "expert": 3}
     cut = {
+        "stack.blocks.feed_forward.experts.down.kernel": ((3, 6, 8, 4), (None, "expert", "tensor", "fsdp")),
         "embed.token.table": ((8, 6), (("tensor", "fsdp"), None)),
         "model.embed.token.table": ((6, 6), ("tensor", "fsdp")),
         "embed.position.table": ((7, 6), (None, "fsdp")),

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.models import GPTConfig
+from jaxformer.errors import ConfigError
 from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_room, check_tokens
 from torch_ref.models.init import initialise
 from torch_ref.nn.cache import KVCache
@@ -62,6 +63,21 @@ class GPT(nn.Module):
         x, mask = self._embed(tokens, cache, mask, positions)
         x, cache = self.stack.extend(x, cache, mask=mask, bias=bias, positions=positions)
         return self.norm(x), cache
+
+    def routed_hidden_state(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the normed output of the stack and the router's logits of every layer, for a model with n_experts."""
+        if not self.config.n_experts:
+            raise ConfigError("n_experts = 0: the model has no router; take last_hidden_state")
+        x, mask = self._embed(tokens, None, mask, positions)
+        x, logits = self.stack.routed(x, mask, bias=bias, positions=positions)
+        return self.norm(x), logits
 
     def read_out(self, x: Tensor) -> Tensor:
         """States -> logits."""

@@ -5,9 +5,10 @@ from torch import Tensor, nn
 
 from jaxformer.config.models import Initialiser, ModelConfig, initialisers
 from torch_ref.nn.embeddings import Embedding, Head
+from torch_ref.nn.experts import ExpertLinear
 from torch_ref.nn.positions import RelativeBias
 
-LEAVES = {nn.Linear: "kernel", Head: "kernel", Embedding: "table", RelativeBias: "table"}
+LEAVES = {nn.Linear: "kernel", ExpertLinear: "kernel", Head: "kernel", Embedding: "table", RelativeBias: "table"}
 
 
 def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -17,7 +18,7 @@ def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
         for leaf, tensor in module.named_parameters(recurse=False):
             if leaf == "weight":
                 leaf = LEAVES.get(type(module), "scale")
-            found.append((f"{path}.{leaf}", tensor.data.T if leaf == "kernel" else tensor.data))
+            found.append((f"{path}.{leaf}", tensor.data.mT if leaf == "kernel" else tensor.data))
     return found
 
 

@@ -10,7 +10,7 @@ from jaxformer.config.blocks import BlockConfig
 from jaxformer.validation.inputs import check_attended
 from torch_ref.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
 from torch_ref.nn.cache import LayerCache
-from torch_ref.nn.feedforward import FeedForward
+from torch_ref.nn.experts import make_feed_forward
 from torch_ref.nn.norms import make_norm
 
 
@@ -41,7 +41,7 @@ class Block(nn.Module):
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
         self.cross_attention_output_norm = make_norm(config.norm, config) if sandwich and cross else None
         self.feed_forward_norm = make_norm(config.norm if config.d_ff else "none", config)
-        self.feed_forward = FeedForward(config) if config.d_ff else None
+        self.feed_forward = make_feed_forward(config) if config.d_ff else None
         self.feed_forward_output_norm = make_norm(config.norm, config) if sandwich and config.d_ff else None
 
     def forward(
@@ -83,6 +83,16 @@ class Block(nn.Module):
             y = self.feed_forward(y)
             x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y)
         return x, cache
+
+    def routed(
+        self, x: Tensor, mask: Tensor | None = None, *, bias: Tensor | None = None, place: Place = IN_ORDER
+    ) -> tuple[Tensor, Tensor]:
+        """Apply a block with a mixture of experts and without cross-attention; return the router's logits too."""
+        given = x
+        x, _ = self._attend(x, None, mask, bias, place)
+        y = self._before(self.feed_forward_norm, given if self.parallel else x)
+        logits, y = self.feed_forward.router(y), self.feed_forward(y)
+        return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y), logits
 
     def weights(
         self,

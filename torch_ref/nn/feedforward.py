@@ -25,18 +25,31 @@ ACTIVATIONS = {
 """Activations by their names in configurations."""
 
 
-class FeedForward(nn.Module):
-    """down(activation(up(x))), or gated down(activation(gate(x)) * up(x)), with dropout before `down`."""
+def combine_gate(activation: str, gate: Tensor | None, up: Tensor, limit: float | None) -> Tensor:
+    """activation(up), or gated activation(gate) * up; with a limit, activation(min(gate, limit)) * (1 + clamped up)."""
+    activate = ACTIVATIONS[activation]
+    if gate is None:
+        return activate(up)
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), 1 + up.clamp(-limit, limit)
+    return activate(gate) * up
 
-    def __init__(self, config: BlockConfig):
+
+class FeedForward(nn.Module):
+    """down(activation(up(x))), or gated down(activation(gate(x)) * up(x)), with dropout before `down`.
+
+    `width` is that of `up`; None: d_ff.
+    """
+
+    def __init__(self, config: BlockConfig, width: int | None = None):
         super().__init__()
-        self.activation = config.activation
+        self.activation, self.limit = config.activation, config.gate_limit
         self.dropout = nn.Dropout(config.feed_forward_dropout)
-        self.gate = nn.Linear(config.d_model, config.d_ff, config.feed_forward_bias) if config.gated else None
-        self.up = nn.Linear(config.d_model, config.d_ff, config.feed_forward_bias)
-        self.down = nn.Linear(config.d_ff, config.d_model, config.feed_forward_bias)
+        width = config.d_ff if width is None else width
+        self.gate = nn.Linear(config.d_model, width, config.feed_forward_bias) if config.gated else None
+        self.up = nn.Linear(config.d_model, width, config.feed_forward_bias)
+        self.down = nn.Linear(width, config.d_model, config.feed_forward_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        activation = ACTIVATIONS[self.activation]
-        hidden = activation(self.up(x)) if self.gate is None else activation(self.gate(x)) * self.up(x)
-        return self.down(self.dropout(hidden))
+        gate = None if self.gate is None else self.gate(x)
+        return self.down(self.dropout(combine_gate(self.activation, gate, self.up(x), self.limit)))

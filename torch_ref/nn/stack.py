@@ -119,6 +119,16 @@ class Stack(nn.Module):
             found.append(self[i](found[-1], mask, memory, memory_mask, **more))
         return torch.stack(found)
 
+    def routed(
+        self, x: Tensor, mask: Tensor | None = None, *, bias: Tensor | None = None, positions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Apply every layer of a stack with mixtures of experts and without a memory; return router logits `L B T E` too."""
+        found, bias = [], self._biased(x, None, bias)
+        for i in range(len(self)):
+            x, logits = self[i].routed(x, mask, bias=bias, place=self._place(i, positions))
+            found.append(logits)
+        return x, torch.stack(found)
+
     def _biased(self, x: Tensor, cache: KVCache | None, bias: Tensor | None) -> Tensor | None:
         """Return the bias with the relative bias added."""
         if self.relative_bias is None:

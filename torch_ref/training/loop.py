@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from torch_ref.training.losses import cross_entropy
+from torch_ref.training.routing import has_router_loss, router_loss
 from torch_ref.training.step import Loss, train_step
 
 
@@ -20,9 +21,13 @@ def draw_windows(ids: Tensor, batch: int, context: int, generator: torch.Generat
 
 
 def next_token_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the next token: its sum and its count."""
+    """Cross-entropy of the next token: its sum and its count; in training, with the loss of routers."""
     inputs, targets = batch
-    return cross_entropy(model(inputs), targets)
+    if not model.training or not has_router_loss(model.config):
+        return cross_entropy(model(inputs), targets)
+    states, logits = model.routed_hidden_state(inputs)
+    total, count = cross_entropy(model.read_out(states), targets)
+    return total + count * router_loss(logits, model.config), count
 
 
 def fit(

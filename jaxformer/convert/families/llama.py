@@ -62,7 +62,7 @@ _BIASES: dict[str, Key] = {
     "rope_interleaved": Only(False, "other units of a head would pair"),
 }
 FIXED = {"positions": "none", "rotary": "half", "norm": "rms", "gated": True}
-_NO_BIAS = {"qkv_bias": False, "output_bias": False, "feed_forward_bias": False}
+NO_BIAS = {"qkv_bias": False, "output_bias": False, "feed_forward_bias": False}
 
 
 def rotary(found: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -107,7 +107,7 @@ MISTRAL_TYPE = replace(
         "max_position_embeddings": Field("context", 131072),
         "sliding_window": Field("window", 4096),
     },
-    fixed=FIXED | _NO_BIAS,
+    fixed=FIXED | NO_BIAS,
     model="MistralForCausalLM",
     base="MistralModel",
     harmless=frozenset(),
@@ -124,7 +124,8 @@ def _late_windows(found: dict[str, Any], names: Collection[str]) -> dict[str, An
     return rotary(found | read_layers(types, found))
 
 
-def _undo_windows(config: GPTConfig) -> dict[str, Any]:
+def undo_windows(config: GPTConfig) -> dict[str, Any]:
+    """Return the keys for rotary positions, head sizes and layers with a sliding window."""
     types = layer_types(config)
     first = types.index("sliding_attention") if config.window is not None else config.n_layers
     return _undo(config) | {
@@ -134,7 +135,7 @@ def _undo_windows(config: GPTConfig) -> dict[str, Any]:
     }
 
 
-_QWEN: dict[str, Key] = _KEYS | {
+QWEN: dict[str, Key] = _KEYS | {
     "vocab_size": Field("vocab_size", 151936),
     "max_position_embeddings": Field("context", 32768),
     "intermediate_size": Field("d_ff", 22016),
@@ -148,18 +149,18 @@ QWEN2_TYPE = replace(
     MISTRAL_TYPE,
     name="qwen2",
     family=QWEN2,
-    keys=_QWEN | {"use_mrope": Only(False, "positions would be of three kinds")},
-    fixed=FIXED | _NO_BIAS | {"qkv_bias": True},
+    keys=QWEN | {"use_mrope": Only(False, "positions would be of three kinds")},
+    fixed=FIXED | NO_BIAS | {"qkv_bias": True},
     model="Qwen2ForCausalLM",
     base="Qwen2Model",
     derive=_late_windows,
-    undo=_undo_windows,
+    undo=undo_windows,
 )
 QWEN3_TYPE = replace(
     QWEN2_TYPE,
     name="qwen3",
     family=QWEN3,
-    keys=_QWEN
+    keys=QWEN
     | {
         "head_dim": Field("head_dim", 128),
         "attention_bias": Field("qkv_bias", False, also=("output_bias",)),

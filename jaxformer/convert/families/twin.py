@@ -6,6 +6,7 @@ TWIN = Family(
     name="twin",
     stacks={f"{stack}blocks.": f"{stack}blocks.{{layer}}." for stack in ("", "stack.", "encoder.", "decoder.")},
     rules=(
+        *(Rule(f"experts.{each}.kernel", f"experts.{each}.weight", "e o i -> e i o") for each in ("gate", "up", "down")),
         Rule("kernel", "weight", "transposed"),
         Rule("table", "weight"),
         Rule("scale", "weight"),

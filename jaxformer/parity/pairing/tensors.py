@@ -51,7 +51,7 @@ class Identified:
 
 def identify(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
     """Identify every tensor of a JAX model. Raises ConversionError if a tensor's partner is uncertain."""
-    leaves, typed = on_host(named_weights(jax_model)), typed_constants(jax_model)
+    leaves, typed, rules = on_host(named_weights(jax_model)), typed_constants(jax_model), rules.sized(jax_model)
     ruled = by_rules(state, leaves, rules)
     reached = {it for names in ruled.values() for it in names}
     ruled = {name: names for name, names in ruled.items() if all(state.tied.get(it, it) in reached for it in names)}
@@ -94,7 +94,7 @@ def _without(named: Mapping[str, T], names: Container[str]) -> dict[str, T]:
 
 def identify_shapes(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
     """Identify the tensors of a model that has shapes only, by rules."""
-    leaves = named_weights(jax_model)
+    leaves, rules = named_weights(jax_model), rules.sized(jax_model)
     ruled = by_rules(state, leaves, rules)
     constants = ruled_buffers(state, leaves, rules, ruled)
     tied = {alias: first for alias, first in state.tied.items() if any(alias in names for names in ruled.values())}

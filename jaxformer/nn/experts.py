@@ -1,0 +1,156 @@
+"""Mixture of experts (Shazeer et al. 2017; Fedus et al. 2021): a router sends each token to a few of many feed-forward layers.
+
+No expert has a capacity: every token is computed by all of its experts.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.experts import LEAST_GROUPED, Router
+from jaxformer.nn.feedforward import FeedForward, combine_gate
+from jaxformer.nn.grouped import grouped_matmul
+from jaxformer.nn.linear import Linear
+from jaxformer.nn.precision import wide
+from jaxformer.parallel.mesh import traced_for
+
+
+class Routing(NamedTuple):
+    """Options of the router."""
+
+    kind: Router
+    chosen: int
+    """Number k of experts for each token."""
+    normalised: bool
+    scale: float
+
+
+class Choice(NamedTuple):
+    """Experts of each token, and their weights."""
+
+    experts: Int[Array, "B T k"]
+    weights: Float[Array, "B T k"]
+
+
+def route(logits: Float[Array, "B T E"], routing: Routing) -> Choice:
+    """Choose the k experts with the largest scores, and weigh them; in float32 or wider."""
+    logits = wide(logits)
+    scores = SCORES[routing.kind](logits)
+    weights, experts = jax.lax.top_k(scores, routing.chosen)
+    if routing.kind == "top_k_softmax":
+        weights = jax.nn.softmax(weights)
+    if routing.normalised:
+        weights = weights / weights.sum(-1, keepdims=True)
+    return Choice(experts, weights * routing.scale)
+
+
+SCORES: dict[Router, Callable[[Array], Array]] = {
+    "softmax": jax.nn.softmax,
+    "top_k_softmax": lambda logits: logits,
+    "sigmoid": jax.nn.sigmoid,
+}
+"""Scores of all experts by the kind of router."""
+
+
+class ExpertLinear(nnx.Module):
+    """Weights of a linear layer of each expert: a kernel `E I O`, and a bias `E O`."""
+
+    def __init__(self, experts: int, n_in: int, n_out: int, bias: bool):
+        self.kernel = nnx.Param(jnp.zeros((experts, n_in, n_out), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((experts, n_out), jnp.float32)) if bias else None
+
+
+class Groups(NamedTuple):
+    """Pairs of a token and one of its experts, sorted by expert."""
+
+    pair: Int[Array, " pairs"]
+    """Number of each pair among those of all tokens: token * k + place."""
+    expert: Int[Array, " pairs"]
+    sizes: Int[Array, " E"]
+    """Number of pairs of each expert."""
+
+
+def apply_all(layer: ExpertLinear, x: Float[Array, "B T I"]) -> Float[Array, "B T E O"]:
+    """Apply every expert's layer to every token."""
+    y = jnp.einsum("bti,eio->bteo", x.astype(layer.kernel.dtype), layer.kernel[...])
+    return y if layer.bias is None else y + layer.bias[...].astype(y.dtype)[None, None]
+
+
+def apply_own(layer: ExpertLinear, x: Float[Array, "rows I"], groups: Groups) -> Float[Array, "rows O"]:
+    """Apply to each row the layer of its own expert."""
+    y = grouped_matmul(x.astype(layer.kernel.dtype), layer.kernel[...], groups.sizes)
+    return y if layer.bias is None else y + layer.bias[...].astype(y.dtype)[groups.expert]
+
+
+def group_by_expert(experts: Int[Array, "B T k"], n_experts: int) -> Groups:
+    """Sort the pairs of tokens and experts by expert."""
+    experts = experts.reshape(-1)
+    pair = jnp.argsort(experts, stable=True).astype(experts.dtype)
+    counted = experts[:, None] == jnp.arange(n_experts, dtype=experts.dtype)[None]
+    return Groups(pair, experts[pair], counted.sum(0, dtype=experts.dtype))
+
+
+class Experts(nnx.Module):
+    """Feed-forward layers of all experts; the output is the weighted sum over the experts of each token."""
+
+    def __init__(self, config: BlockConfig):
+        self.n_experts, self.chosen, self.path = config.n_experts, config.experts_per_token, config.experts
+        self.activation, self.limit = config.activation, config.gate_limit
+        inner, outer = (config.n_experts, config.d_model, config.d_ff), (config.n_experts, config.d_ff, config.d_model)
+        self.gate = ExpertLinear(*inner, config.feed_forward_bias) if config.gated else None
+        self.up = ExpertLinear(*inner, config.feed_forward_bias)
+        self.down = ExpertLinear(*outer, config.feed_forward_bias)
+
+    def __call__(self, x: Float[Array, "B T D"], choice: Choice) -> Float[Array, "B T D"]:
+        """Compute each token by its experts. The way there changes no result but by rounding."""
+        enough = self.n_experts >= LEAST_GROUPED * self.chosen and traced_for() is None
+        return (self._grouped if self.path == "grouped" or (self.path == "auto" and enough) else self._dense)(x, choice)
+
+    def _dense(self, x: Array, choice: Choice) -> Array:
+        """Compute every token by every expert; those that are not chosen have the weight 0."""
+        hidden = self._hidden(lambda layer: apply_all(layer, x))
+        chosen = jax.nn.one_hot(choice.experts, self.n_experts, dtype=hidden.dtype)
+        weights = (chosen * choice.weights.astype(hidden.dtype)[..., None]).sum(-2)
+        y = jnp.einsum("btef,efd->btd", hidden * weights[..., None], self.down.kernel[...])
+        return y if self.down.bias is None else y + weights @ self.down.bias[...].astype(y.dtype)
+
+    def _grouped(self, x: Array, choice: Choice) -> Array:
+        """Sort tokens by expert, and compute each by its own experts alone."""
+        groups = group_by_expert(choice.experts, self.n_experts)
+        tokens = x.reshape(-1, x.shape[-1])[groups.pair // self.chosen]
+        y = apply_own(self.down, self._hidden(lambda layer: apply_own(layer, tokens, groups)), groups)
+        in_order = jnp.zeros_like(y).at[groups.pair].set(y, unique_indices=True)
+        each = in_order.reshape(*choice.experts.shape, -1)
+        return (each * choice.weights.astype(y.dtype)[..., None]).sum(-2)
+
+    def _hidden(self, apply: Callable[[ExpertLinear], Array]) -> Array:
+        gate = None if self.gate is None else apply(self.gate)
+        return combine_gate(self.activation, gate, apply(self.up), self.limit)
+
+
+class MixtureOfExperts(nnx.Module):
+    """Router and experts, and a shared expert that sees every token, behind a sigmoid gate or without one."""
+
+    def __init__(self, config: BlockConfig):
+        self.routing = Routing(config.router, config.experts_per_token, config.router_normalised, config.router_scale)
+        self.router = Linear(config.d_model, config.n_experts, config.router_bias)
+        self.experts = Experts(config)
+        self.shared = FeedForward(config, config.shared_d_ff) if config.shared_d_ff else None
+        self.shared_gate = Linear(config.d_model, 1, False) if config.shared_gate else None
+
+    def __call__(self, x: Float[Array, "B T D"], key: PRNGKeyArray | None = None) -> Float[Array, "B T D"]:
+        y = self.experts(x, route(self.router(x), self.routing))
+        if self.shared is None:
+            return y
+        shared = self.shared(x)
+        return y + (shared if self.shared_gate is None else jax.nn.sigmoid(self.shared_gate(x)) * shared)
+
+
+def make_feed_forward(config: BlockConfig) -> FeedForward | MixtureOfExperts:
+    """Build the feed-forward layer of a block, or the mixture of experts in its place."""
+    return MixtureOfExperts(config) if config.n_experts else FeedForward(config)

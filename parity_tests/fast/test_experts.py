@@ -1,0 +1,159 @@
+"""A mixture of experts and its twin, with every switch, and both ways to compute it."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from jaxformer.errors import ConfigError
+from jaxformer.nn.experts import MixtureOfExperts, Routing, route
+from jaxformer.nn.grouped import grouped_matmul, make_blocks, rows_of_block
+from jaxformer.parity.numerics.float64 import to_float64
+from jaxformer.parity.numerics.metrics import check_float64, check_gradients
+from parity_tests.support.helpers import (
+    B,
+    D,
+    T,
+    block_config,
+    check_function,
+    checks,
+    gpt_config,
+    noise,
+    run_check,
+    twins,
+    usually,
+)
+from torch_ref.nn.experts import MixtureOfExperts as TorchMixture
+from torch_ref.nn.experts import Routing as TorchRouting
+from torch_ref.nn.experts import route as torch_route
+
+E = 10
+PLAIN = {"n_experts": E, "experts_per_token": 3, "feed_forward_bias": False}
+GATED = PLAIN | {"gated": True, "activation": "silu"}
+MIXTURES = {
+    "mixtral": GATED | {"router_normalised": True},
+    "qwen2": GATED | {"shared_d_ff": 13, "shared_gate": True},
+    "gpt-oss": GATED
+    | {
+        "activation": "quick_gelu",
+        "gate_limit": 1.5,
+        "router": "top_k_softmax",
+        "router_bias": True,
+        "feed_forward_bias": True,
+    },
+    "sigmoid": PLAIN | {"router": "sigmoid", "router_normalised": True, "router_scale": 2.5, "shared_d_ff": 13},
+    "one": PLAIN | {"experts_per_token": 1, "feed_forward_bias": True},
+    "all": GATED | {"experts_per_token": E},
+}
+PATHS = ("dense", "grouped")
+
+
+@functools.cache
+def mixture_twins(name, path):
+    config = block_config(**MIXTURES[name], experts=path)
+    return twins(MixtureOfExperts(config), TorchMixture(config), noise(B, T, D))
+
+
+@pytest.mark.first(8)
+@checks
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", usually(MIXTURES, "qwen2", "gpt-oss", "sigmoid"))
+def test_mixture_of_experts(name, path, check):
+    run_check(check, *mixture_twins(name, path))
+
+
+@pytest.mark.parametrize(("kind", "normalised"), [("softmax", 0), ("softmax", 1), ("top_k_softmax", 0), ("sigmoid", 0)])
+def test_router(kind, normalised):
+    logits, scale = noise(2, 5, E), 2.5
+    ours, theirs = (each(kind, 4, bool(normalised), scale) for each in (Routing, TorchRouting))
+    weights = check_function(jax.jit(lambda x: route(x, ours).weights), lambda x: torch_route(x, theirs).weights, logits)
+    assert np.array_equal(route(jnp.asarray(logits), ours).experts, torch_route(torch.from_numpy(logits), theirs).experts)
+    adds_up = np.allclose(weights.sum(-1), scale, rtol=1e-12)
+    assert adds_up == (normalised or kind == "top_k_softmax")
+
+
+SIZES = {
+    "uneven": [0, 200, 7, 0, 1, 65, 0],
+    "one group has all": [0, 0, 273],
+    "fewer rows than groups": [1, 0, 0, 1, 0, 0, 0, 2, 0, 0],
+    "the last groups have none": [3, 2, 0, 0],
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_grouped_product_and_its_gradients(sizes):
+    x, w = noise(sum(sizes), 5), noise(len(sizes), 5, 6, seed=1)
+
+    def theirs(x, w):
+        return torch.cat([rows @ matrix for rows, matrix in zip(x.split(sizes), w, strict=True)])
+
+    check_function(jax.jit(lambda x, w: grouped_matmul(x, w, jnp.asarray(sizes, jnp.int32))), theirs, x, w)
+
+
+def test_blocks_are_of_one_group_and_hold_each_row_once():
+    sizes = np.array([0, 200, 7, 0, 1, 65, 0])
+    blocks = make_blocks(jnp.asarray(sizes, jnp.int32), int(sizes.sum()))
+    group, rows = np.repeat(np.arange(len(sizes)), sizes), np.asarray(blocks.rows)
+    assert sorted(rows[rows < len(group)]) == [*range(len(group))]
+    assert (rows[int(blocks.used) :] == len(group)).all()
+    for number, of_block in zip(blocks.group, rows, strict=True):
+        assert (group[of_block[of_block < len(group)]] == number).all()
+    assert [rows_of_block(n, 64) for n in (1, 100, 512, 4096, 10**6)] == [1, 1, 4, 32, 64]
+
+
+def test_the_grouped_way_works_under_vmap_and_is_differentiated_twice():
+    config = block_config(**GATED, router_normalised=True)
+    with jax.enable_x64(True):
+        model, x = to_float64(mixture_twins("mixtral", "grouped")[1].like), jnp.asarray(noise(2, 1, 4, D), jnp.float64)
+        of = [replaced(model, replace(config, experts=path)) for path in PATHS]
+        losses = [lambda x, model=model: (jax.vmap(model)(x) ** 2).sum() for model in of]
+        one, other = (jax.jit(jax.grad(lambda x, f=f: (jax.grad(f)(x) ** 2).sum()))(x) for f in losses)
+        check_float64("gradient of a gradient", one, np.asarray(other))
+
+
+def replaced(model, config):
+    """The same weights, computed another way."""
+    made = jax.eval_shape(lambda: MixtureOfExperts(config))
+    return jax.tree.unflatten(jax.tree.structure(made), jax.tree.leaves(model))
+
+
+def test_ways_are_equal_in_a_stack_of_layers():
+    """Under a scan, with remat."""
+    from jaxformer.models import abstract
+    from jaxformer.parity.probe import excite
+
+    config = gpt_config(**GATED, layers="rolled", remat=True, experts="dense")
+    with jax.enable_x64(True):
+        dense = to_float64(excite(abstract(config), 1))
+        grouped = jax.tree.unflatten(jax.tree.structure(abstract(replace(config, experts="grouped"))), jax.tree.leaves(dense))
+        tokens = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+        loss = jax.jit(jax.value_and_grad(lambda model: (model(tokens) ** 2).sum()))
+        (one, gradient), (other, wanted) = loss(grouped), loss(dense)
+        check_float64("loss", one, np.asarray(other))
+        leaves = (enumerate(map(np.asarray, jax.tree.leaves(each))) for each in (gradient, wanted))
+        check_gradients(*({str(i): leaf for i, leaf in each} for each in leaves))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"router": "sigmoid"}, "router = 'sigmoid' is not read with n_experts = 0; set n_experts"),
+        ({"n_experts": 4, "experts_per_token": 5}, "experts_per_token = 5"),
+        ({"n_experts": 4, "d_ff": 0}, "n_experts = 4 needs d_ff"),
+        ({"n_experts": 4, "shared_gate": True}, "shared_gate = True is not read with shared_d_ff = 0"),
+        ({"n_experts": 4, "router": "top_k_softmax", "router_normalised": True}, "whose weights add up to 1"),
+        ({"n_experts": 4, "feed_forward_dropout": 0.1}, "feed_forward_dropout = 0.1 has no place in experts"),
+        ({"n_experts": 4, "router": "hash"}, "router = 'hash'"),
+        ({"balance_loss": 0.1}, "balance_loss = 0.1 is not read with n_experts = 0"),
+        ({"router_z_loss": -1.0, "n_experts": 2}, "router_z_loss = -1.0"),
+        ({"gate_limit": 7.0}, "gate_limit = 7.0 is not read with gated = False"),
+        ({"gated": True, "gate_limit": 0.0}, "gate_limit = 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields, said):
+    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
+        gpt_config(**fields)

@@ -1,0 +1,117 @@
+"""Mixture of experts (Shazeer et al. 2017; Fedus et al. 2021): a router sends each token to a few of many feed-forward layers.
+
+No expert has a capacity: every token is computed by all of its experts.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.experts import Router
+from torch_ref.nn.feedforward import FeedForward, combine_gate
+
+
+class Routing(NamedTuple):
+    """Options of the router."""
+
+    kind: Router
+    chosen: int
+    """Number k of experts for each token."""
+    normalised: bool
+    scale: float
+
+
+class Choice(NamedTuple):
+    """Experts of each token, and their weights."""
+
+    experts: Tensor
+    """Numbers of the experts: `B T k`."""
+    weights: Tensor
+    """Their weights: `B T k`."""
+
+
+def route(logits: Tensor, routing: Routing) -> Choice:
+    """Choose the k experts with the largest scores, and weigh them; in float32 or wider."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    scores = SCORES[routing.kind](logits)
+    weights, experts = scores.topk(routing.chosen)
+    if routing.kind == "top_k_softmax":
+        weights = weights.softmax(-1)
+    if routing.normalised:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return Choice(experts, weights * routing.scale)
+
+
+SCORES = {
+    "softmax": lambda logits: logits.softmax(-1),
+    "top_k_softmax": lambda logits: logits,
+    "sigmoid": torch.sigmoid,
+}
+"""Scores of all experts by the kind of router."""
+
+
+class ExpertLinear(nn.Module):
+    """Weights of a linear layer of each expert: a weight `E O I`, and a bias `E O`."""
+
+    def __init__(self, experts: int, n_in: int, n_out: int, bias: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(experts, n_out, n_in))
+        self.bias = nn.Parameter(torch.zeros(experts, n_out)) if bias else None
+
+
+def apply_one(layer: ExpertLinear, x: Tensor, expert: int) -> Tensor:
+    """Apply one expert's layer."""
+    return F.linear(x, layer.weight[expert], None if layer.bias is None else layer.bias[expert])
+
+
+class Experts(nn.Module):
+    """Feed-forward layers of all experts; the output is the weighted sum over the experts of each token."""
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        self.n_experts, self.chosen = config.n_experts, config.experts_per_token
+        self.activation, self.limit = config.activation, config.gate_limit
+        inner, outer = (config.n_experts, config.d_model, config.d_ff), (config.n_experts, config.d_ff, config.d_model)
+        self.gate = ExpertLinear(*inner, config.feed_forward_bias) if config.gated else None
+        self.up = ExpertLinear(*inner, config.feed_forward_bias)
+        self.down = ExpertLinear(*outer, config.feed_forward_bias)
+
+    def forward(self, x: Tensor, choice: Choice) -> Tensor:
+        """Compute each token by its experts, one expert after another."""
+        tokens, output = x.flatten(0, -2), torch.zeros_like(x).flatten(0, -2)
+        experts, weights = (each.flatten(0, -2) for each in choice)
+        for expert in range(self.n_experts):
+            token, place = (experts == expert).nonzero(as_tuple=True)
+            read = tokens[token]
+            gate = None if self.gate is None else apply_one(self.gate, read, expert)
+            hidden = combine_gate(self.activation, gate, apply_one(self.up, read, expert), self.limit)
+            y = apply_one(self.down, hidden, expert) * weights[token, place, None].to(x.dtype)
+            output = output.index_add(0, token, y)
+        return output.view_as(x)
+
+
+class MixtureOfExperts(nn.Module):
+    """Router and experts, and a shared expert that sees every token, behind a sigmoid gate or without one."""
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        self.routing = Routing(config.router, config.experts_per_token, config.router_normalised, config.router_scale)
+        self.router = nn.Linear(config.d_model, config.n_experts, config.router_bias)
+        self.experts = Experts(config)
+        self.shared = FeedForward(config, config.shared_d_ff) if config.shared_d_ff else None
+        self.shared_gate = nn.Linear(config.d_model, 1, bias=False) if config.shared_gate else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.experts(x, route(self.router(x), self.routing))
+        if self.shared is None:
+            return y
+        shared = self.shared(x)
+        return y + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x)) * shared)
+
+
+def make_feed_forward(config: BlockConfig) -> FeedForward | MixtureOfExperts:
+    """Build the feed-forward layer of a block, or the mixture of experts in its place."""
+    return MixtureOfExperts(config) if config.n_experts else FeedForward(config)
