@@ -52,6 +52,7 @@ __all__ = [
     "Rule",
     "attention_rules",
     "gradients_to_torch",
+    "in_torchs_layout",
     "module_rules",
     "packed_rules",
     "places",
@@ -116,6 +117,11 @@ def _as_in(like: Mapping[str, Any], state: Mapping[str, np.ndarray], family: Fam
 
 def tensors_to_torch(tree: PyTree, family: Family, like: Mapping[str, Any] = {}) -> dict[str, np.ndarray]:
     """Convert each tensor of the JAX model once; dropped values are taken from `like`, each term of a sum is the sum."""
+    return {name: np.array(array, order="C") for name, array in in_torchs_layout(tree, family, like).items()}
+
+
+def in_torchs_layout(tree: PyTree, family: Family, like: Mapping[str, Any] = {}) -> dict[str, np.ndarray]:
+    """Return the tensors of `tensors_to_torch` as views of the model's arrays, where axes in another order are all it takes."""
     family = family.sized(tree)
     leaves, sizes = weights_of(tree, family), family.sizes
     if shapes := [name for name, leaf in leaves.items() if isinstance(leaf, jax.ShapeDtypeStruct)]:
@@ -142,10 +148,7 @@ def tensors_to_torch(tree: PyTree, family: Family, like: Mapping[str, Any] = {})
             raise ConversionError(said) from None
 
     found = places(tree, family)
-    return {
-        torch_name: np.array(whole(torch_name, [parts[part] for part in sorted(parts)]), order="C")
-        for torch_name, parts in found.items()
-    }
+    return {torch_name: whole(torch_name, [parts[part] for part in sorted(parts)]) for torch_name, parts in found.items()}
 
 
 def gradients_to_torch(tree: PyTree, family: Family, parameters: Container[str]) -> dict[str, np.ndarray]:

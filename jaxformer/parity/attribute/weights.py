@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.axes import Axes, Layout, sum_of
 from jaxformer.convert.host import same_bits
 from jaxformer.convert.layouts import find_layout, rows_of_heads, same_numbers, say_rows
-from jaxformer.convert.rules import Family, Part, Place, places, sums, tensors_to_torch
+from jaxformer.convert.rules import Family, Part, Place, in_torchs_layout, places, sums
 from jaxformer.errors import LISTED, ParityError, listed
 from jaxformer.parity.attribute.comparison import Comparison, Result
 from jaxformer.parity.numerics.float32_tables import is_rounded, most_off, say_rounded
@@ -52,7 +52,7 @@ def bitwise(comparison: Comparison) -> Stage:
             says = "the JAX model has shapes alone; give one with weights, or check more than weights"
             return Stage("weights", "failed", says)
         return Stage("weights", "equal", f"{count(used, 'tensor')}, each used once; the JAX model had none of its own")
-    ours = tensors_to_torch(like, family)
+    ours = in_torchs_layout(like, family)
     theirs = {name: state.weights[family.tied.get(name, name)] for name in ours}
     theirs |= {name: sum_of([theirs[it] for it in names]) for name, names in sums(like, family).items()}
     other = [name for name, array in theirs.items() if not same_bits(ours[name], array)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.convert.rules import Family, tensors_to_torch
+from jaxformer.convert.rules import Family, in_torchs_layout
 from jaxformer.errors import listed
 from jaxformer.parity.attribute.comparison import Result, environment
 from jaxformer.parity.numerics.float32_tables import Tables
@@ -51,7 +51,7 @@ class ByStatistics:
     def weights(self) -> dict[str, Statistics]:
         """Statistics of the JAX model's weights: by torch's names if there are rules, else by their own, layer by layer."""
         if self.rules is not None:
-            arrays: Mapping[str, np.ndarray] = tensors_to_torch(self.model, self.rules)
+            arrays: Mapping[str, np.ndarray] = in_torchs_layout(self.model, self.rules)
         else:
             arrays = by_layer(named_weights(self.model), layers_of(self.run.paths), np.float32)
         return {name: statistics_of(array) for name, array in arrays.items()}
