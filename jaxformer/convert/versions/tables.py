@@ -84,8 +84,8 @@ STRICT: Mapping[str, type] = {
 NULLABLE = {
     "attn_logit_softcapping": ("gemma2", "gemma3_text"),
     "final_logit_softcapping": ("gemma2", "gemma3_text"),
-    "head_dim": ("llama", "mistral"),
-    "num_key_value_heads": ("llama", "qwen2", "qwen3"),
+    "head_dim": ("llama", "mistral", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
+    "num_key_value_heads": ("llama", "olmoe", "qwen2", "qwen2_moe", "qwen3"),
 }
 """Keys of `STRICT` -> model types in which they may be null; in BART nearly every key may, and ids in all."""
 UNTYPED = {

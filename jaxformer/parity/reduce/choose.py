@@ -69,7 +69,7 @@ def reduced(traced: Traced, rows: Sequence[Module], torch: Mapping[str, np.ndarr
                 title = f"{site if site != CALL else 'the whole model'} gives another output than torch's {traced.pairs[site]}."
                 says = "\n".join([title, "", f"{row.name}: {row.cause or f'{row.what}: {row.local}'}", row.source]).strip()
                 tapped = row.source if site in traced.normal_run.taps else ""
-                write(one, allowed, worded(says, traced.reference.environment), reduction, tapped)
+                write(one, allowed, worded(says, traced.reference), reduction, tapped)
                 return Reduced(str(reduction.file), site.path)
         raise IrreducibleError("run as a whole on torch's inputs, it gives torch's output")
     except (IrreducibleError, JaxformerError) as why:
