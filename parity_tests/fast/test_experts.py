@@ -149,7 +149,7 @@ def test_ways_are_equal_in_a_stack_of_layers():
         ({"n_experts": 4, "feed_forward_dropout": 0.1}, "feed_forward_dropout = 0.1 has no place in experts"),
         ({"n_experts": 4, "router": "hash"}, "router = 'hash'"),
         ({"balance_loss": 0.1}, "balance_loss = 0.1 is not read with n_experts = 0"),
-        ({"router_z_loss": -1.0, "n_experts": 2}, "router_z_loss = -1.0"),
+        ({"router_z_loss": -1.0, "n_experts": 2}, "router_z_loss = -1 is out of range"),
         ({"gate_limit": 7.0}, "gate_limit = 7.0 is not read with gated = False"),
         ({"gated": True, "gate_limit": 0.0}, "gate_limit = 0"),
     ],

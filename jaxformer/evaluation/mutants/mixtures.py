@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxformer.evaluation.inject import Injection, Mutant, Weights, config, instead, patch, reads_as, swapped, weights
+from jaxformer.evaluation.mutants.attention import NO_BIAS
 from jaxformer.nn import experts
 from jaxformer.training import routing
 
@@ -25,7 +26,7 @@ def in_another_order() -> Injection:
     return weights(change)
 
 
-def first_chosen_alone(original: Callable[..., experts.Choice]) -> Callable[..., experts.Choice]:
+def without_the_last(original: Callable[..., experts.Choice]) -> Callable[..., experts.Choice]:
     """Give the last of the chosen experts no weight."""
 
     def route(logits: Array, options: experts.Routing) -> experts.Choice:
@@ -43,7 +44,7 @@ def layer_by_layer(logits: Array, chosen: int, valid: Array | None = None) -> Ar
 BALANCE = routing.balance_loss
 
 
-def over_experts(original: Callable[..., Array]) -> Callable[..., Array]:
+def over_tokens(original: Callable[..., Array]) -> Callable[..., Array]:
     """Take the softmax of the load-balancing loss over tokens, not over experts."""
 
     def balance_loss(logits: Array, chosen: int, valid: Array | None = None) -> Array:
@@ -58,25 +59,57 @@ def unsquared(original: Callable[..., Array]) -> Callable[..., Array]:
 
 
 ROUTERS = [
-    Mutant("weights of chosen experts not normalised", config(router_normalised=False), "mixture", "feed_forward"),
-    Mutant("router's scale missing", config(router_scale=1.0), "mixture", "feed_forward"),
-    Mutant("sigmoid router for softmax", config(router="sigmoid"), "mixture", "feed_forward"),
+    Mutant(
+        "weights of chosen experts not normalised",
+        config(router_normalised=False),
+        "mixture",
+        "feed_forward",
+        "operations.operand_alone ordinal=first 'at=`weights / weights.sum*'",
+    ),
+    Mutant(
+        "router's scale missing",
+        config(router_scale=1.0),
+        "mixture",
+        "feed_forward",
+        "values.factor by=0.4 'at=input of *.experts'",
+    ),
+    Mutant(
+        "sigmoid router for softmax",
+        config(router="sigmoid"),
+        "mixture",
+        "feed_forward",
+        "operations.activation how=sigmoid 'at=`logits.softmax*'",
+    ),
     Mutant("softmax before top-k for after", config(router="softmax"), "oss", "feed_forward"),
-    Mutant("last chosen expert left out", patch(experts, route=first_chosen_alone), "oss", "feed_forward"),
-    Mutant("router's bias dropped", reads_as(0.0, "router.bias"), "oss", "router"),
+    Mutant("last chosen expert left out", patch(experts, route=without_the_last), "oss", "feed_forward"),
+    Mutant("router's bias dropped", reads_as(0.0, "router.bias"), "oss", "router", NO_BIAS),
 ]
 
 EXPERTS = [
-    Mutant("shared expert's gate missing", patch(experts.MixtureOfExperts, __call__=ungated), "mixture", "feed_forward"),
+    Mutant(
+        "shared expert's gate missing",
+        patch(experts.MixtureOfExperts, __call__=ungated),
+        "mixture",
+        "feed_forward",
+        "operations.operand_alone ordinal=second 'at=`torch.sigmoid*'",
+    ),
     Mutant("experts in another order", in_another_order(), "mixture", "experts"),
     Mutant("experts' gate and up swapped", swapped("gate", "up", ".experts."), "mixture", "experts"),
-    Mutant("clamped gate without its clamp", config(gate_limit=None), "oss", "experts"),
-    Mutant("experts' output bias dropped", reads_as(0.0, "experts.down.bias"), "oss", "experts"),
+    Mutant(
+        "clamped gate without its clamp",
+        config(gate_limit=None),
+        "oss",
+        "experts",
+        "parameters.number was=1.5 value=inf at=limit",
+    ),
+    Mutant(
+        "experts' output bias dropped", reads_as(0.0, "experts.down.bias"), "oss", "experts", "parameters.left_out at=down.bias"
+    ),
 ]
 
 LOSSES = [
     Mutant("load-balancing loss layer by layer", instead(routing, balance_loss=layer_by_layer), "routers"),
-    Mutant("load-balancing loss with a softmax over tokens", patch(routing, balance_loss=over_experts), "routers"),
+    Mutant("load-balancing loss with a softmax over tokens", patch(routing, balance_loss=over_tokens), "routers"),
     Mutant("z-loss without its square", patch(routing, z_loss=unsquared), "routers"),
 ]
 
