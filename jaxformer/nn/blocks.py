@@ -2,7 +2,7 @@
 and norm.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
@@ -11,7 +11,7 @@ from jaxformer.config.blocks import BlockConfig
 from jaxformer.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.dropout import dropout, split_key
-from jaxformer.nn.experts import make_feed_forward
+from jaxformer.nn.experts import MixtureOfExperts, make_feed_forward
 from jaxformer.nn.norms import Identity, ScaledNorm, make_norm
 from jaxformer.validation.inputs import check_attended
 
@@ -103,7 +103,8 @@ class Block(nnx.Module):
         keys, given = split_key(key, 6), x
         x, _ = self._attend(x, None, mask, bias, keys[:2], place)
         y = self._before(self.feed_forward_norm, given if self.parallel else x)
-        logits, y = self.feed_forward.router(y), self.feed_forward(y, keys[4])
+        mixture = cast(MixtureOfExperts, self.feed_forward)
+        logits, y = mixture.router(y), mixture(y, keys[4])
         return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5]), logits
 
     def weights(

@@ -2,7 +2,7 @@
 and norm.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 
@@ -10,7 +10,7 @@ from jaxformer.config.blocks import BlockConfig
 from jaxformer.validation.inputs import check_attended
 from torch_ref.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
 from torch_ref.nn.cache import LayerCache
-from torch_ref.nn.experts import make_feed_forward
+from torch_ref.nn.experts import MixtureOfExperts, make_feed_forward
 from torch_ref.nn.norms import make_norm
 
 
@@ -91,7 +91,8 @@ class Block(nn.Module):
         given = x
         x, _ = self._attend(x, None, mask, bias, place)
         y = self._before(self.feed_forward_norm, given if self.parallel else x)
-        logits, y = self.feed_forward.router(y), self.feed_forward(y)
+        mixture = cast(MixtureOfExperts, self.feed_forward)
+        logits, y = mixture.router(y), mixture(y)
         return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y), logits
 
     def weights(

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from torch_ref.models import GPT
 from torch_ref.training.losses import cross_entropy
 from torch_ref.training.routing import has_router_loss, router_loss
 from torch_ref.training.step import Loss, train_step
@@ -20,7 +21,7 @@ def draw_windows(ids: Tensor, batch: int, context: int, generator: torch.Generat
     return windows[:, :-1], windows[:, 1:]
 
 
-def next_token_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def next_token_loss(model: GPT, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Cross-entropy of the next token: its sum and its count; in training, with the loss of routers."""
     inputs, targets = batch
     if not model.training or not has_router_loss(model.config):
