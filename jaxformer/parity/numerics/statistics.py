@@ -55,12 +55,12 @@ def statistics_of(array: np.ndarray) -> Statistics:
     """Return the statistics of an array of integers or floats."""
     wide, hashed = as_float64(array), fingerprint(array)
     finite = np.isfinite(wide)
+    held = wide if finite.all() else wide[finite]
     wide = wide if finite.all() else np.where(finite, wide, 0.0)
     projected = wide[..., None]
     for axis in reversed(range(wide.ndim)):
         signs = signs_of(wide.shape[axis])
         projected = np.einsum("...ik,ik->...k", projected, signs) if axis < wide.ndim - 1 else wide @ signs
-    held = wide[finite]
     ends = (held.min(), held.max(), held.mean()) if held.size else (0.0, 0.0, 0.0)
     return Statistics(
         shape=array.shape,
