@@ -20,9 +20,10 @@ class Table(nnx.Variable):
 
 
 class Normed(nnx.Module):
-    def __init__(self, **tables):
+    def __init__(self, epsilon=1e-5, **tables):
         rngs = nnx.Rngs(0)
-        self.up, self.norm = nnx.Linear(WIDTH, 4, rngs=rngs), nnx.BatchNorm(4, use_running_average=True, rngs=rngs)
+        self.up = nnx.Linear(WIDTH, 4, rngs=rngs)
+        self.norm = nnx.BatchNorm(4, use_running_average=True, epsilon=epsilon, rngs=rngs)
         for name, value in tables.items():
             setattr(self, name, Table(jnp.asarray(value, jnp.float32)))
 
@@ -55,6 +56,12 @@ def test_a_constant_of_another_value_is_told_and_no_module_is_accused(case):
     assert f"buffer {name} differs (relL2" in report.verdict
     assert not report.diverging
     assert jf.compare(old, old, (X,), **QUICK).exit_code == 0
+
+
+def test_an_epsilon_that_nobody_uses_is_solved_for():
+    old, new = (jf.excite(Normed(epsilon), seed=0) for epsilon in (1e-5, 3.7e-4))
+    report = jf.compare(old, new, (X,), **QUICK)
+    assert report.verdict.startswith("DIFFERENT: norm: the reference epsilon 1e-05; the port epsilon 0.00037")
 
 
 def test_masks_of_other_numbers_are_the_models_own():

@@ -30,6 +30,8 @@ WITHOUT_TORCH = {
     "diagnosis.py",
     "mutation.py",
     "numbers_and_orders.py",
+    "mesh.py",
+    "mesh_repairs.py",
 }
 """What of it is imported where torch is not."""
 HEAVY = ("torch", "transformers", "matplotlib", "tensorboardX", "sacrebleu")

@@ -16,7 +16,7 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.attribute.notes import drawn, unset, unsteady
 from jaxformer.parity.attribute.other_shapes import code_of, with_other_shapes
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis, sentence
-from jaxformer.parity.diagnose.explainers import cause_of_all, looks_of, served_by
+from jaxformer.parity.diagnose.explainers import cause_of_all, looks_of, mesh_cause, served_by
 from jaxformer.parity.diagnose.mutation import Mutation
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.float_masks import kind_of
@@ -172,6 +172,16 @@ class Blame:
         self.found: dict[Site, Candidate] = {}
         """Mutations of torch's code that explain a call."""
         self.mismatches = {site: mismatches[0] for site, mismatches in wrong}
+        mesh = mesh_cause(traced) if wrong else Diagnosis()
+        self.causes = dict.fromkeys((site for site, _ in wrong) if mesh else (), mesh)
+        if not mesh:
+            self._explain_each(wrong)
+        if not all(self.causes.values()) and not mesh.tried and (late := mesh_cause(traced, anyway=True)):
+            self.causes, self.behind = dict.fromkeys(self.causes, late), {}
+
+    def _explain_each(self, wrong: Wrong) -> None:
+        """Explain each call, and then what several taps share."""
+        traced = self.traced
         codes = {site: code for site, _ in wrong if (code := shared_code(traced, site)) is not None}
         first: dict[Site, Site] = {}
         for site, mismatches in wrong:

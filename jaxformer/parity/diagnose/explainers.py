@@ -11,13 +11,14 @@ import numpy as np
 from jaxformer.errors import message_of
 from jaxformer.parity.diagnose.by_arrays.attention import explain_attention, explain_empty_rows
 from jaxformer.parity.diagnose.by_arrays.gradients import explain_gradient
-from jaxformer.parity.diagnose.by_arrays.norms import explain_cancelled, explain_running
+from jaxformer.parity.diagnose.by_arrays.norms import explain_cancelled, explain_epsilon, explain_running
 from jaxformer.parity.diagnose.by_arrays.order import explain_axes, explain_ids, explain_order, explain_rows
 from jaxformer.parity.diagnose.by_arrays.values import appearance, explain_cast, explain_plainly, explain_sum, is_symptom
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.evidence import SCORES, STATISTIC, WEIGHTS, Difference, difference_of
 from jaxformer.parity.diagnose.formulas import HYPOTHESES
 from jaxformer.parity.diagnose.formulas.choices import explain_by
+from jaxformer.parity.diagnose.mesh import explain_mesh
 from jaxformer.parity.numerics.float_masks import kind_of
 from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.session import Budget, Session
@@ -92,6 +93,7 @@ EXPLAINERS = (
     Explainer("shifted ids", ("value",), "iu", explain_ids),
     Explainer("other rows of a table", ("value",), "", explain_rows),
     *(Explainer(f"another {each.name}", ("value",), "f", partial(explain_by, each)) for each in HYPOTHESES),
+    Explainer("an unusual epsilon", ("value",), "f", explain_epsilon),
     Explainer("other factors in a sum", ("value",), "biufc", explain_sum),
     Explainer("a factor, a number added, a smaller type", ("value",), "f", explain_plainly),
     Explainer("another order along an axis", ("value",), "f", explain_order),
@@ -127,6 +129,11 @@ def cause_of_all(traced: Traced, mismatches: Sequence[Mismatch], *, near: bool) 
             causes[mismatch.what] = cause
         left = [each for each in left if torchs_place(traced, each) not in gives]
     return next(iter(causes.values())) if len(causes) == 1 else Diagnosis(beside=causes)
+
+
+def mesh_cause(traced: Traced, *, anyway: bool = False) -> Diagnosis:
+    """Find why the devices of a mesh give other outputs; `anyway`: even if one device does, too."""
+    return diagnosed(traced.session, lambda: explain_mesh(traced, anyway=anyway))
 
 
 def torchs_place(traced: Traced, mismatch: Mismatch) -> ArrayKey | None:
