@@ -114,6 +114,18 @@ def test_dumped_and_checked(parity):
     assert parity("check", "mine", "ported_models:other_epsilon", "--rules", "ported_models:RULES")[0] == 1
 
 
+def test_statistics_are_dumped_and_checked(parity):
+    model, ids = "ported_models:torch_model", ("--vocab", "23", "--length", "11")
+    code, said = parity("dump", model, "few", *ids, "--keep", "statistics", "--names", "stack.*")
+    assert code == 0
+    assert said[0].endswith(" calls of modules, statistics · saved to few")
+    code, said = parity("check", "few", "ported_models:jax_model", "--rules", "twin")
+    assert code == 0, said
+    code, said = parity("check", "few", "ported_models:other_epsilon", "--rules", "twin")
+    assert code == 1
+    assert said[-1].startswith("DIFFERENT: stack.blocks.0.attention_norm: output: relL2")
+
+
 def test_not_compared(parity):
     code, said = parity("compare", "ported_models:torch_model", "ported_models:deeper", "--vocab", "23", "--rules", "twin")
     assert code == 2

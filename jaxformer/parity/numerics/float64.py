@@ -77,11 +77,13 @@ _cast_on_use: list[bool] = []
 def cast_on_use() -> Iterator[None]:
     """Context manager: a model keeps its weights in float32, and each operation casts its own operands to float64.
 
-    The results are those of a model in float64, in half of its memory. JAX's operations have to run one by one.
+    The results are those of a model in float64, in half of its memory. JAX's operations have to run one by one, and may mix
+    the two dtypes.
     """
     _cast_on_use.append(True)
     try:
-        yield
+        with jax.numpy_dtype_promotion("standard"):
+            yield
     finally:
         _cast_on_use.pop()
 
