@@ -143,7 +143,7 @@ COMMANDS = {
     ),
     "doctor": Command(
         "jaxformer.cli.doctor",
-        "whether this jaxlib computes right, or transformers 4 and 5 read a folder alike",
+        "whether jaxlib computes right; how transformers 4 and 5 read a folder",
         "exported",
     ),
 }

@@ -30,10 +30,11 @@ def make_rotary(config: BlockConfig) -> Rotary | None:
     """Build the rotary settings of a configuration: computed once, in float64, and rounded once, where they are used."""
     if (rotary := config.rotary_embedding) is None:
         return None
-    angles, amplitude = scaled(base_angles(rotary.dim, rotary.base), rotary)
-    local, local_amplitude = angles, amplitude
-    if rotary.window_base is not None:
-        local, local_amplitude = base_angles(rotary.dim, rotary.window_base), 1.0
+    with torch.device("cpu"):  # numbers, also of a model that is made on meta
+        angles, amplitude = scaled(base_angles(rotary.dim, rotary.base), rotary)
+        local, local_amplitude = angles, amplitude
+        if rotary.window_base is not None:
+            local, local_amplitude = base_angles(rotary.dim, rotary.window_base), 1.0
     both = tuple(angles.tolist()), tuple(local.tolist())
     return Rotary(rotary.interleaved, both, (amplitude, local_amplitude))
 
