@@ -103,8 +103,7 @@ class Block(nnx.Module):
         keys, given = split_key(key, 6), x
         x, _ = self._attend(x, None, mask, bias, keys[:2], place)
         y = self._before(self.feed_forward_norm, given if self.parallel else x)
-        mixture = cast(MixtureOfExperts, self.feed_forward)
-        logits, y = mixture.router(y), mixture(y, keys[4])
+        y, logits = cast(MixtureOfExperts, self.feed_forward).routed(y)
         return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5]), logits
 
     def weights(

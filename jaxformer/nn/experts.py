@@ -144,11 +144,16 @@ class MixtureOfExperts(nnx.Module):
         self.shared_gate = Linear(config.d_model, 1, False) if config.shared_gate else None
 
     def __call__(self, x: Float[Array, "B T D"], key: PRNGKeyArray | None = None) -> Float[Array, "B T D"]:
-        y = self.experts(x, route(self.router(x), self.routing))
+        return self.routed(x)[0]
+
+    def routed(self, x: Float[Array, "B T D"]) -> tuple[Float[Array, "B T D"], Float[Array, "B T E"]]:
+        """Return the output and the router's logits."""
+        logits = self.router(x)
+        y = self.experts(x, route(logits, self.routing))
         if self.shared is None:
-            return y
+            return y, logits
         shared = self.shared(x)
-        return y + (shared if self.shared_gate is None else jax.nn.sigmoid(self.shared_gate(x)) * shared)
+        return y + (shared if self.shared_gate is None else jax.nn.sigmoid(self.shared_gate(x)) * shared), logits
 
 
 def make_feed_forward(config: BlockConfig) -> FeedForward | MixtureOfExperts:

@@ -37,12 +37,13 @@ def sparing(compares: T) -> T:
         if casts_on_use() or trains or free is None or needed <= free:
             return compares(reference, *args, **named)
         why = f"a comparison with gradients takes {gigabytes(needed)} of memory, and {gigabytes(free)} are free"
-        checks = of_values(named.get("checks", CHECK_NAMES))
-        if not checks:
-            raise InputError(f"checks = {named['checks']}: {why}; check 'weights', 'forward' and 'local'")
+        wanted = named.get("checks", CHECK_NAMES)
+        if not (checks := of_values(wanted)):
+            raise InputError(f"checks = {wanted}: {why}; check 'weights', 'forward' and 'local'")
         with one_by_one(), cast_on_use():
             found = compares(reference, *args, **named | {"checks": checks})
-        return replace(found, not_covered=[*found.not_covered, f"gradients: {why}"]) if isinstance(found, Report) else found
+        left_out = [f"gradients: {why}"] if checks != wanted and named.get("keep") != "statistics" else []
+        return replace(found, not_covered=[*found.not_covered, *left_out]) if isinstance(found, Report) else found
 
     return run  # type: ignore[return-value]
 

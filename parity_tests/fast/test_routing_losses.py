@@ -1,8 +1,6 @@
 """Losses of routers: those of the twin, and transformers' own; and the states that they come with."""
 
 import functools
-import importlib
-import signal
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +21,8 @@ from jaxformer.training import routing
 from parity_tests.support.helpers import B, L, T, V, check_function, gpt_config, noise
 from torch_ref.training import loop as torch_loop
 from torch_ref.training import routing as torch_routing
+from train.shakespeare import loss
 
-INTERRUPT = signal.getsignal(signal.SIGINT)
-loss = importlib.import_module("train.shakespeare").loss
-signal.signal(signal.SIGINT, INTERRUPT)  # a script's package takes it over when it is imported
 E, CHOSEN = 6, 2
 LOGITS = 3 * noise(L, B, T, E)
 VALID = np.arange(T) < np.array([[T], [4], [1], [T], [2]])

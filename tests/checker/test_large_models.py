@@ -15,6 +15,8 @@ from jaxformer.errors import ConfigError, InputError
 from jaxformer.parity import large
 from jaxformer.parity.numerics.statistics import statistics_of
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.call_sites import Site
+from jaxformer.parity.trace.not_finite import first_not_finite
 
 VOCABULARY, WIDTH, INNER, LAYERS = 11, 6, 10, 3
 IDS = np.random.default_rng(0).integers(0, VOCABULARY, (2, 5)).astype(np.int32)
@@ -35,13 +37,16 @@ class TorchModel(torch.nn.Module):
         self.embed = torch.nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = torch.nn.ModuleList(TorchBlock() for _ in range(LAYERS))
         self.head = torch.nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.register_buffer("kept", torch.zeros(WIDTH), persistent=False)
 
     def forward(self, ids):
         x = self.embed(ids)
         x.mul_(2.0)  # in place, on rows of the table
         for block in self.blocks:
             x = block(x)
-        return self.head(x)
+        self.kept.copy_(x[0, 0])  # what a buffer keeps is as exact as what it is given
+        weight = self.head.weight
+        return torch.nn.functional.linear(x + self.kept, weight / (1 + weight * weight).sqrt())
 
 
 class Block(nnx.Module):
@@ -65,7 +70,8 @@ class Model(nnx.Module):
         x = self.embed(ids) * 2.0
         for block in self.blocks:
             x = block(x)
-        return self.head(x)
+        weight = self.head.kernel[...]
+        return (x + x[0, 0]) @ (weight / jnp.sqrt(1 + weight * weight))  # first of weights alone
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +147,7 @@ def test_selected_modules_alone_are_compared(torch_model):
 def test_a_selection_of_nothing_names_the_nearest(torch_model):
     report = jf.compare(torch_model, port(torch_model), (IDS,), names="block.0.up")
     assert report.exit_code == 2
-    assert "names = 'block.0.up' with every = 1 select none of 14 modules; the nearest are blocks.0.up" in report.verdict
+    assert "names = 'block.0.up' with every = 1 select none of 13 modules; the nearest are blocks.0.up" in report.verdict
     with pytest.raises(ConfigError, match="every = 0 is out of range"):
         jf.compare(torch_model, port(torch_model), (IDS,), every=0)
 
@@ -210,6 +216,13 @@ def test_a_changed_dump_of_statistics_is_refused(torch_model, dumped, tmp_path):
         jf.dump(torch_model, (IDS,), dumped, keep="statistics")
     with pytest.raises(ConfigError, match="keep = 'all' is not known; choose one of tensors, statistics"):
         jf.compare(torch_model, port(torch_model), (IDS,), keep="all")
+
+
+def test_a_module_that_is_given_what_is_not_finite_is_not_named():
+    child, around = Site("a.b", 0), Site("a", 0)
+    run = [(around, "inputs", 0, 4), (child, "inputs", 1, 4), (child, "output", 2, 4), (around, "output", 3, 4)]
+    assert first_not_finite(run) == "a, in 3 of 4 numbers"
+    assert first_not_finite(run[:1]) == ""
 
 
 def test_the_first_module_of_torchs_that_is_not_finite_is_named(torch_model):

@@ -68,7 +68,7 @@ class Finder:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder)
 _, command, imported = sys.argv
-sys.argv[1:] = ["--help"]
+sys.argv = ["-m", "--help"]  # as `python -m` has it while it looks for the module
 runpy.run_module(command, run_name="__main__")
 """
 
@@ -157,6 +157,13 @@ def catches(process: subprocess.Popen[str], number: signal.Signals) -> bool:
     """Whether a process has a handler of its own for this signal."""
     mask = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text())
     return mask is not None and bool(int(mask[1], 16) >> (number - 1) & 1)
+
+
+def test_whoever_imports_a_script_keeps_ctrl_c():
+    code = "import signal; signal.signal(2, mine := lambda *_: None); import train; assert signal.getsignal(2) is mine"
+    code += "; signal.signal(2, signal.default_int_handler); import importlib; importlib.reload(train)"
+    code += "; assert signal.getsignal(2) is signal.default_int_handler"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_from_the_first_line_on(tmp_path, text_file):

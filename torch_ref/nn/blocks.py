@@ -91,8 +91,7 @@ class Block(nn.Module):
         given = x
         x, _ = self._attend(x, None, mask, bias, place)
         y = self._before(self.feed_forward_norm, given if self.parallel else x)
-        mixture = cast(MixtureOfExperts, self.feed_forward)
-        logits, y = mixture.router(y), mixture(y)
+        y, logits = cast(MixtureOfExperts, self.feed_forward).routed(y)
         return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y), logits
 
     def weights(

@@ -105,11 +105,16 @@ class MixtureOfExperts(nn.Module):
         self.shared_gate = nn.Linear(config.d_model, 1, bias=False) if config.shared_gate else None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.experts(x, route(self.router(x), self.routing))
+        return self.routed(x)[0]
+
+    def routed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the output and the router's logits."""
+        logits = self.router(x)
+        y = self.experts(x, route(logits, self.routing))
         if self.shared is None:
-            return y
+            return y, logits
         shared = self.shared(x)
-        return y + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x)) * shared)
+        return y + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x)) * shared), logits
 
 
 def make_feed_forward(config: BlockConfig) -> FeedForward | MixtureOfExperts:

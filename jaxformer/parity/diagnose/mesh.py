@@ -21,6 +21,7 @@ from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_sites import CALL
 from jaxformer.parity.trace.collectives import Edit, Seen, edited
 from jaxformer.parity.trace.outputs import several
+from jaxformer.parity.trace.reference import REFUSALS
 from jaxformer.parity.trace.transformations import written_out
 
 SHARD_MAP = "shard_map"
@@ -77,7 +78,7 @@ class Program:
             with jax_float64(self.traced.tables), written_out(), edited(edit) as self.seen:
                 ours = several(isolation.call(isolation.model, *isolation.inputs), "call_jax", isolation.call)
             pairs = [(np.asarray(array), other) for array, other in zip(ours, theirs, strict=True)]
-        except Exception:  # the user's code may count on what was changed
+        except (*REFUSALS, TypeError):  # the user's code may count on what was changed
             return np.inf
         return max(distance(array, other) if array.shape == other.shape else np.inf for array, other in pairs)
 

@@ -216,6 +216,24 @@ def torch_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+@contextmanager
+def buffers_in_float64(module: Any) -> Iterator[None]:
+    """Give a torch module float64 copies of its float32 buffers, which hold what a model writes into them."""
+    import torch
+
+    owners = [each._buffers for each in module.modules()]
+    held = [
+        (own, name, buffer) for own in owners for name, buffer in own.items() if getattr(buffer, "dtype", 0) == torch.float32
+    ]
+    for own, name, buffer in held:
+        own[name] = buffer.double()
+    try:
+        yield
+    finally:
+        for own, name, buffer in held:
+            own[name] = buffer
+
+
 @dataclass(frozen=True)
 class Float64(Mapping[str, np.ndarray]):
     """Weights in float64, by all their names; each is cast when it is asked for."""

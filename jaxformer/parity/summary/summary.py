@@ -13,13 +13,9 @@ from typing import Any
 
 import jax
 import numpy as np
-import safetensors
 import safetensors.numpy
 
-from jaxformer.convert.safetensors import save_tensors
-from jaxformer.errors import InputError, first_line, why_unwritten
-from jaxformer.io.atomic import new_folder
-from jaxformer.io.checksums import SEAL, checksum, sealed, unsealed
+from jaxformer.errors import InputError
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import cast_on_use, inputs_float64, jax_float64
 from jaxformer.parity.numerics.statistics import Statistics, statistics_of
@@ -29,6 +25,7 @@ from jaxformer.parity.runs.end_to_end import observed
 from jaxformer.parity.runs.jax_reference import by_layer, layers_of
 from jaxformer.parity.runs.load_weights import ready
 from jaxformer.parity.summary.events import Event, Summarizing
+from jaxformer.parity.trace import archive
 from jaxformer.parity.trace.call_sites import Site
 from jaxformer.parity.trace.outputs import Call
 from jaxformer.parity.trace.pytree_modules import open_modules
@@ -152,32 +149,17 @@ def save(summary: Summary, folder: Path) -> None:
         "environment": dict(summary.environment),
         "left_out": summary.left_out,
     }
-    try:
-        with new_folder(folder) as unfinished:
-            save_tensors(unfinished / ARRAYS, {name: np.array(array, order="C") for name, array in arrays.items()})
-            manifest |= {"arrays": checksum(unfinished / ARRAYS)}
-            (unfinished / MANIFEST).write_text(json.dumps(sealed(manifest)), "utf-8")
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"{folder} cannot be written: {why_unwritten(error)}; give another name") from None
+    archive.write(folder, (MANIFEST, ARRAYS), manifest, arrays)
 
 
 def load(folder: Path) -> Summary:
     """Read what `save` wrote; InputError for anything else."""
-    try:
+    with archive.reading(folder):
         manifest = json.loads(read_small(folder / MANIFEST))
         if manifest["format"] != FORMAT:
             raise InputError(f"{folder} is of format {manifest['format']}, this reads {FORMAT}; dump it again")
-        unsealed(manifest)
-        if SEAL not in manifest or checksum(folder / ARRAYS) != manifest["arrays"]:
-            raise ValueError(f"{ARRAYS} was changed: its size or its sha256 differs")
-        arrays = safetensors.numpy.load_file(check_file(folder / ARRAYS))
-        return _from_json(manifest, arrays)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror or error}; give a folder that dump wrote") from None
-    except InputError:
-        raise
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, safetensors.SafetensorError) as error:
-        raise InputError(f"{folder} is damaged, or no dump ({first_line(error)}); dump it again") from None
+        archive.check_sealed(folder, ARRAYS, manifest)
+        return _from_json(manifest, safetensors.numpy.load_file(check_file(folder / ARRAYS)))
 
 
 def _as_json(event: Event, summary: Summary) -> dict[str, Any]:

@@ -6,7 +6,8 @@ reference.safetensors   every array, by the name that the manifest gives
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,18 +45,24 @@ PLAIN = ("tied", "environment", "heads")
 
 def save(reference: Reference, folder: Path) -> None:
     """Write a reference by an atomic write: the folder appears whole or not at all. InputError if it exists already."""
+    write(folder, (MANIFEST, ARRAYS), _manifest(reference), _arrays(reference))
+
+
+def write(folder: Path, files: tuple[str, str], manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a sealed manifest and arrays into a folder that appears whole or not at all; `files` are their names."""
+    name, held = files
     try:
         with new_folder(folder) as unfinished:
-            save_tensors(unfinished / ARRAYS, _arrays(reference))
-            manifest = _manifest(reference) | {"arrays": checksum(unfinished / ARRAYS)}
-            (unfinished / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1), "utf-8")
+            save_tensors(unfinished / held, {key: np.array(array, order="C") for key, array in arrays.items()})
+            whole = sealed({**manifest, "arrays": checksum(unfinished / held)})
+            (unfinished / name).write_text(json.dumps(whole, indent=1), "utf-8")
     except (OSError, safetensors.SafetensorError) as error:
         raise InputError(f"{folder} cannot be written: {why_unwritten(error)}; give another name") from None
 
 
 def load(folder: Path) -> Reference:
     """Read what `save` wrote; InputError for a folder that does not hold a reference."""
-    try:
+    with reading(folder):
         manifest = json.loads(read_small(folder / MANIFEST))
         arrays = safetensors.numpy.load_file(check_file(folder / ARRAYS))
         if manifest["format"] == 3:
@@ -63,8 +70,15 @@ def load(folder: Path) -> Reference:
         elif manifest["format"] not in (FORMAT, IN_TRAINING):
             raise InputError(f"{folder} is of format {manifest['format']}, this reads {FORMAT}; dump it again")
         elif SEAL in manifest or "arrays" in manifest:  # dumps of older versions have neither
-            _check(folder, manifest)
+            check_sealed(folder, ARRAYS, manifest)
         return _reference(manifest, arrays)
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Context manager: a folder that cannot be read, or is not what was written, is an InputError of one line."""
+    try:
+        yield
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror or error}; give a folder that dump wrote") from None
     except InputError:
@@ -73,11 +87,11 @@ def load(folder: Path) -> Reference:
         raise InputError(f"{folder} is damaged, or no dump ({first_line(error)}); dump it again") from None
 
 
-def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise ValueError if one of the two files has changed since it was written."""
+def check_sealed(folder: Path, arrays: str, manifest: Mapping[str, Any]) -> None:
+    """Raise ValueError if the manifest, or the file of that name, has changed since it was written."""
     unsealed(manifest)
-    if checksum(folder / ARRAYS) != manifest["arrays"]:
-        raise ValueError(f"{ARRAYS} was changed: its size or its sha256 differs")
+    if checksum(folder / arrays) != manifest["arrays"]:
+        raise ValueError(f"{arrays} was changed: its size or its sha256 differs")
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +107,7 @@ def _arrays(reference: Reference) -> dict[str, np.ndarray]:
     for number, record in enumerate(reference.calls.values()):
         for part in PARTS:
             arrays |= {f"call/{number}/{part}/{i}": array for i, array in enumerate(getattr(record, part)) if array is not None}
-    return {name: np.array(array, order="C") for name, array in arrays.items()}
+    return arrays
 
 
 def _manifest(reference: Reference) -> dict[str, Any]:
