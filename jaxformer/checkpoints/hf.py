@@ -1,6 +1,7 @@
 """Folders in transformers' format (HF directories): config.json, the weights, and the tokenizer's files."""
 
 import json
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -168,6 +169,12 @@ def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = Non
     """
     kind, described = describe(model.config, source and source.kind)
     described |= {"bos_token_id": None, "eos_token_id": None, **ids}
+    if source is None and "decoder_start_token_id" not in ids and isinstance(model.config, EncoderDecoderConfig):
+        warnings.warn(
+            f"config.json of this {kind.name} names no special tokens, by which transformers' generate starts and ends; give "
+            "source, the folder that the model came from, or write decoder_start_token_id and eos_token_id into it",
+            stacklevel=4,
+        )
     if source is not None:
         same = not differences(model.config, source.model.config, but=())
         described = {**source.described} if same else {**source.described, **described}
