@@ -346,3 +346,11 @@ def test_statistics_place_a_difference_in_a_linen_model():
     held = Norms().init(jax.random.key(0), SERIES)
     given = {"call_torch": Norms().apply, "call_jax": Norms(1e-4).apply, "keep": "statistics"}
     assert [module.name for module in jf.compare(held, held, (SERIES,), **given).diverging] == ["norm"]
+
+
+@pytest.mark.parametrize("asked", [{"checks": ("gradients",)}, {"tier": "C"}, {"reduce_to": "failing.py"}])
+def test_what_needs_arrays_is_refused_of_statistics(asked):
+    held = {"up": jnp.asarray(SERIES[0])}
+    call = {"call_torch": lambda p, x: x @ p["up"].T, "call_jax": lambda p, x: x @ p["up"].T}
+    with pytest.raises(InputError, match=f"^{next(iter(asked))}.* needs torch's arrays, and the reference holds statistics"):
+        jf.compare(held, held, (SERIES,), keep="statistics", **call, **asked)
