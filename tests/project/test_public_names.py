@@ -11,7 +11,7 @@ import pytest
 import jaxformer as jf
 
 GROUPS = {
-    "models": "GPT Encoder EncoderDecoder GPTConfig EncoderConfig EncoderDecoderConfig FixedTable preset abstract",
+    "models": "GPT Encoder EncoderDecoder GPTConfig EncoderConfig EncoderDecoderConfig FixedTable preset abstract with_head",
     "tokens": "generate generate_beam translate translate_beam SamplingConfig BeamConfig Tokenizer",
     "masks and caches": "empty_cache padding_mask causal_mask ids_to_valid",
     "weights": "load save from_torch to_torch export export_generate",

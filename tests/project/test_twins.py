@@ -79,6 +79,7 @@ DIFFERENT = {
     "nn/feedforward.py: only jax has gelu": OWN,
     "nn/feedforward.py: only jax has gelu_tanh": OWN,
     "nn/embeddings.py: Head: kernel | weight": LEAF,
+    "nn/heads.py: ClassificationHead: dropout_rate | dropout": RATE,
     "nn/norms.py: ScaledNorm: scale | weight": LEAF,
     "nn/positions.py: RelativeBias: table | weight": LEAF,
     "nn/norms.py: only jax has Identity": OWN,

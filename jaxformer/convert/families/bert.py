@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxformer.config.models import EncoderConfig
 from jaxformer.convert.family import Family, module_rules, projection_rules
-from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only
+from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only, Task
 
 _NAMES = {
     "embed.token": "embeddings.word_embeddings",
@@ -37,6 +37,7 @@ ROBERTA = replace(BERT, name="roberta")
 XLM_ROBERTA = replace(BERT, name="xlm-roberta")
 """Family for RoBERTa's configuration."""
 
+_TIED = {"tie_word_embeddings": Only(True, "logits would be computed with the embeddings' table, and there is another")}
 RELATIVE = "each layer has a table of distances that would be left out"
 
 
@@ -45,9 +46,41 @@ def _pooled(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     types."""
     if not found["token_types"]:
         raise TypeError("type_vocab_size is 0, and every token has a type")
-    return found | {"pooler": "pooler.dense.weight" in names}
+    return {"pooler": any(name.endswith("pooler.dense.weight") for name in names)} | found
 
 
+_DROPPED = {"classifier_dropout": Field("head_dropout", None)}
+_ANSWERS = {"starts": ("qa_outputs.",), "names": {"head.output": "qa_outputs"}}
+_TASKS = {
+    "masked_lm": Task(
+        models=("BertForMaskedLM", "BertForPreTraining"),
+        starts=("cls.predictions.",),
+        names={
+            "head.dense": "cls.predictions.transform.dense",
+            "head.norm": "cls.predictions.transform.LayerNorm",
+            "head.bias": "cls.predictions.bias",
+        },
+        tied={
+            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+        keys=_TIED,
+    ),
+    "sequence_classification": Task(
+        models=("BertForSequenceClassification",),
+        starts=("classifier.",),
+        names={"head.output": "classifier"},
+        keys=_DROPPED,
+        fixed={"pooler": True},
+    ),
+    "token_classification": Task(
+        models=("BertForTokenClassification",),
+        starts=("classifier.",),
+        names={"head.output": "classifier"},
+        keys=_DROPPED,
+    ),
+    "question_answering": Task(models=("BertForQuestionAnswering",), **_ANSWERS),
+}
 BERT_TYPE = ModelType(
     name="bert",
     config=EncoderConfig,
@@ -72,7 +105,8 @@ BERT_TYPE = ModelType(
     base="BertModel",
     prefix="bert.",
     heads={
-        "cls.": "masked words and next sentences",
+        "cls.predictions.": "masked words",
+        "cls.seq_relationship.": "next sentences",
         "classifier.": "classification",
         "qa_outputs.": "answers in a text",
     },
@@ -83,6 +117,7 @@ BERT_TYPE = ModelType(
         ]
     ),
     derive=_pooled,
+    tasks=_TASKS,
 )
 
 
@@ -92,6 +127,38 @@ def _after_padding(found: dict[str, Any], names: Collection[str]) -> dict[str, A
         raise TypeError("pad_token_id is null, and positions are counted from it")
     offset = found["padding_idx"] + 1
     return _pooled(found | {"position_offset": offset, "context": found["context"] - offset}, names)
+
+
+def roberta_tasks(name: str) -> dict[str, Task]:
+    """Return the heads of RoBERTa, of classes whose names begin so. Its classifier's first layer is a pooler."""
+    return {
+        "masked_lm": Task(
+            models=(f"{name}ForMaskedLM",),
+            starts=("lm_head.",),
+            names={"head.dense": "lm_head.dense", "head.norm": "lm_head.layer_norm", "head.bias": "lm_head.bias"},
+            tied={
+                "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+                "lm_head.decoder.bias": "lm_head.bias",
+            },
+            keys=_TIED,
+            fixed={"head_activation": "gelu"},
+        ),
+        "sequence_classification": Task(
+            models=(f"{name}ForSequenceClassification",),
+            starts=("classifier.dense.", "classifier.out_proj."),
+            names={"pooler": "classifier.dense", "head.output": "classifier.out_proj"},
+            ignored={"roberta.pooler.dense.*": "the classifier reads the first token's state"},
+            keys=_DROPPED,  # torch: dropout before the pooler too
+            fixed={"pooler": True},
+        ),
+        "token_classification": Task(
+            models=(f"{name}ForTokenClassification",),
+            starts=("classifier.weight", "classifier.bias"),
+            names={"head.output": "classifier"},
+            keys=_DROPPED,
+        ),
+        "question_answering": Task(models=(f"{name}ForQuestionAnswering",), **_ANSWERS),
+    }
 
 
 ROBERTA_TYPE = replace(
@@ -105,6 +172,7 @@ ROBERTA_TYPE = replace(
     heads={"lm_head.": "masked words", "classifier.": "classification", "qa_outputs.": "answers in a text"},
     derive=_after_padding,
     undo=lambda config: {"max_position_embeddings": config.context + config.position_offset},
+    tasks=roberta_tasks("Roberta"),
 )
 """Model type of RoBERTa.
 
@@ -118,6 +186,7 @@ XLM_ROBERTA_TYPE = replace(
     keys={**ROBERTA_TYPE.keys, "vocab_size": Field("vocab_size", 30522)},
     model="XLMRobertaModel",
     base="XLMRobertaModel",
+    tasks=roberta_tasks("XLMRoberta"),
 )
 
 
@@ -141,6 +210,32 @@ DISTILBERT = Family(
     ignored={"embeddings.position_ids": "0, 1, 2, ..., which the model counts"},
 )
 """Family for `EncoderConfig(norm_position="post", norm_epsilon=1e-12, embedding_norm=True, padding_idx=0)`."""
+
+_DISTILBERT_TASKS = {
+    "masked_lm": Task(
+        models=("DistilBertForMaskedLM",),
+        starts=("vocab_",),
+        names={"head.dense": "vocab_transform", "head.norm": "vocab_layer_norm", "head.bias": "vocab_projector.bias"},
+        tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+        keys=_TIED,
+    ),
+    "sequence_classification": Task(
+        models=("DistilBertForSequenceClassification",),
+        starts=("pre_classifier.", "classifier."),
+        names={"pooler": "pre_classifier", "head.output": "classifier"},
+        keys={"seq_classif_dropout": Field("head_dropout", 0.2)},
+        fixed={"pooler": True, "pooler_activation": "relu"},
+    ),
+    "token_classification": Task(
+        models=("DistilBertForTokenClassification",),
+        starts=("classifier.",),
+        names={"head.output": "classifier"},
+        fixed={"head_dropout": None},
+    ),
+    "question_answering": Task(
+        models=("DistilBertForQuestionAnswering",), **_ANSWERS, keys={"qa_dropout": Field("head_dropout", 0.1)}
+    ),
+}
 
 DISTILBERT_TYPE = ModelType(
     name="distilbert",
@@ -170,4 +265,5 @@ DISTILBERT_TYPE = ModelType(
         "qa_outputs.": "answers in a text",
     },
     harmless=frozenset(["qa_dropout", "seq_classif_dropout", "tie_weights_", "tie_word_embeddings"]),
+    tasks=_DISTILBERT_TASKS,
 )
