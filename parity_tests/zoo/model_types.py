@@ -26,6 +26,7 @@ SEQ2SEQ |= {f"{stack}_attention_heads": 3 for stack in ("encoder", "decoder")}
 SEQ2SEQ |= {f"{stack}_ffn_dim": 20 for stack in ("encoder", "decoder")}
 IDS = {"bos_token_id": 0, "eos_token_id": EOS, "pad_token_id": PAD}
 SEQ2SEQ |= IDS | {"decoder_start_token_id": START}
+MPNET = BERT | IDS | {"max_position_embeddings": 20}
 GPT2 = {"vocab_size": V, "n_positions": 21, "n_embd": D, "n_layer": 2, "n_head": 3, "bos_token_id": 0, "eos_token_id": EOS}
 T5 = {"vocab_size": V, "d_model": D, "d_kv": 6, "d_ff": 20, "num_layers": 2, "num_heads": 3}
 T5 |= {"relative_attention_num_buckets": 6, "relative_attention_max_distance": 7} | IDS | {"decoder_start_token_id": START}
@@ -66,12 +67,30 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "roberta, answers": ("RobertaForQuestionAnswering", BERT | IDS | {"max_position_embeddings": 20}),
     "xlm-roberta": ("XLMRobertaModel", BERT | IDS | {"max_position_embeddings": 20}),
     "xlm-roberta, sequence": ("XLMRobertaForSequenceClassification", BERT | IDS | {"max_position_embeddings": 20}),
+    "camembert": ("CamembertModel", BERT | IDS | {"max_position_embeddings": 20}),
+    "camembert, masked": ("CamembertForMaskedLM", BERT | IDS | {"max_position_embeddings": 20}),
+    "data2vec-text": ("Data2VecTextModel", BERT | IDS | {"max_position_embeddings": 20}),
+    "data2vec-text, tokens": ("Data2VecTextForTokenClassification", BERT | IDS | {"max_position_embeddings": 20}),
+    "ernie": ("ErnieModel", BERT),
+    "ernie, masked": ("ErnieForMaskedLM", BERT),
+    "electra": ("ElectraModel", BERT | {"embedding_size": 8}),
+    "electra, masked": ("ElectraForMaskedLM", BERT | {"embedding_size": 8, "hidden_act": "relu"}),
+    "electra, sequence": ("ElectraForSequenceClassification", BERT | LABELS | {"embedding_size": D}),
+    "electra, tokens": ("ElectraForTokenClassification", BERT | LABELS | {"embedding_size": 8}),
+    "electra, answers": ("ElectraForQuestionAnswering", BERT | {"embedding_size": 8}),
+    "mpnet": ("MPNetModel", MPNET),
+    "mpnet, masked": ("MPNetForMaskedLM", MPNET),
+    "mpnet, sequence": ("MPNetForSequenceClassification", MPNET | LABELS),
+    "mpnet, tokens": ("MPNetForTokenClassification", MPNET),
+    "mpnet, answers": ("MPNetForQuestionAnswering", MPNET),
     "bart": ("BartForConditionalGeneration", SEQ2SEQ | {"scale_embedding": True}),
     "bart, base": ("BartModel", SEQ2SEQ),
     "marian": ("MarianMTModel", SEQ2SEQ | {"activation_function": "swish", "scale_embedding": True}),
     "marian, two": ("MarianMTModel", SEQ2SEQ | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": V + 2}),
     "mbart": ("MBartForConditionalGeneration", SEQ2SEQ),
     "m2m_100": ("M2M100ForConditionalGeneration", SEQ2SEQ),
+    "pegasus": ("PegasusForConditionalGeneration", SEQ2SEQ | {"activation_function": "relu", "scale_embedding": True}),
+    "blenderbot": ("BlenderbotForConditionalGeneration", SEQ2SEQ),
     "t5": ("T5ForConditionalGeneration", T5),
     "t5, untied": ("T5ForConditionalGeneration", T5 | {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
     "mt5": ("MT5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),

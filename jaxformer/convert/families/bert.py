@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.config.models import EncoderConfig
+from jaxformer.convert.families.bert_heads import ANSWERS, TIED, bert_tasks, roberta_tasks
 from jaxformer.convert.family import Family, module_rules, projection_rules
 from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only, Task
 
@@ -37,50 +38,17 @@ ROBERTA = replace(BERT, name="roberta")
 XLM_ROBERTA = replace(BERT, name="xlm-roberta")
 """Family for RoBERTa's configuration."""
 
-_TIED = {"tie_word_embeddings": Only(True, "logits would be computed with the embeddings' table, and there is another")}
 RELATIVE = "each layer has a table of distances that would be left out"
 
 
-def _pooled(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+def pooled(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set `pooler` only if there is a tensor for it: a model with a head for tokens is saved without. TypeError without token
     types."""
-    if not found["token_types"]:
+    if found.get("token_types") == 0:
         raise TypeError("type_vocab_size is 0, and every token has a type")
     return {"pooler": any(name.endswith("pooler.dense.weight") for name in names)} | found
 
 
-_DROPPED = {"classifier_dropout": Field("head_dropout", None)}
-_ANSWERS = {"starts": ("qa_outputs.",), "names": {"head.output": "qa_outputs"}}
-_TASKS = {
-    "masked_lm": Task(
-        models=("BertForMaskedLM", "BertForPreTraining"),
-        starts=("cls.predictions.",),
-        names={
-            "head.dense": "cls.predictions.transform.dense",
-            "head.norm": "cls.predictions.transform.LayerNorm",
-            "head.bias": "cls.predictions.bias",
-        },
-        tied={
-            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        },
-        keys=_TIED,
-    ),
-    "sequence_classification": Task(
-        models=("BertForSequenceClassification",),
-        starts=("classifier.",),
-        names={"head.output": "classifier"},
-        keys=_DROPPED,
-        fixed={"pooler": True},
-    ),
-    "token_classification": Task(
-        models=("BertForTokenClassification",),
-        starts=("classifier.",),
-        names={"head.output": "classifier"},
-        keys=_DROPPED,
-    ),
-    "question_answering": Task(models=("BertForQuestionAnswering",), **_ANSWERS),
-}
 BERT_TYPE = ModelType(
     name="bert",
     config=EncoderConfig,
@@ -116,49 +84,17 @@ BERT_TYPE = ModelType(
             *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"),
         ]
     ),
-    derive=_pooled,
-    tasks=_TASKS,
+    derive=pooled,
+    tasks=bert_tasks("Bert", "bert."),
 )
 
 
-def _after_padding(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+def after_padding(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set the offset of positions, which are counted from the row after the padding's."""
     if found["padding_idx"] is None:
         raise TypeError("pad_token_id is null, and positions are counted from it")
     offset = found["padding_idx"] + 1
-    return _pooled(found | {"position_offset": offset, "context": found["context"] - offset}, names)
-
-
-def roberta_tasks(name: str) -> dict[str, Task]:
-    """Return the heads of RoBERTa, of classes whose names begin so. Its classifier's first layer is a pooler."""
-    return {
-        "masked_lm": Task(
-            models=(f"{name}ForMaskedLM",),
-            starts=("lm_head.",),
-            names={"head.dense": "lm_head.dense", "head.norm": "lm_head.layer_norm", "head.bias": "lm_head.bias"},
-            tied={
-                "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-                "lm_head.decoder.bias": "lm_head.bias",
-            },
-            keys=_TIED,
-            fixed={"head_activation": "gelu"},
-        ),
-        "sequence_classification": Task(
-            models=(f"{name}ForSequenceClassification",),
-            starts=("classifier.dense.", "classifier.out_proj."),
-            names={"pooler": "classifier.dense", "head.output": "classifier.out_proj"},
-            ignored={"roberta.pooler.dense.*": "the classifier reads the first token's state"},
-            keys=_DROPPED,  # torch: dropout before the pooler too
-            fixed={"pooler": True},
-        ),
-        "token_classification": Task(
-            models=(f"{name}ForTokenClassification",),
-            starts=("classifier.weight", "classifier.bias"),
-            names={"head.output": "classifier"},
-            keys=_DROPPED,
-        ),
-        "question_answering": Task(models=(f"{name}ForQuestionAnswering",), **_ANSWERS),
-    }
+    return pooled(found | {"position_offset": offset, "context": found["context"] - offset}, names)
 
 
 ROBERTA_TYPE = replace(
@@ -170,7 +106,7 @@ ROBERTA_TYPE = replace(
     base="RobertaModel",
     prefix="roberta.",
     heads={"lm_head.": "masked words", "classifier.": "classification", "qa_outputs.": "answers in a text"},
-    derive=_after_padding,
+    derive=after_padding,
     undo=lambda config: {"max_position_embeddings": config.context + config.position_offset},
     tasks=roberta_tasks("Roberta"),
 )
@@ -217,7 +153,7 @@ _DISTILBERT_TASKS = {
         starts=("vocab_",),
         names={"head.dense": "vocab_transform", "head.norm": "vocab_layer_norm", "head.bias": "vocab_projector.bias"},
         tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-        keys=_TIED,
+        keys=TIED,
     ),
     "sequence_classification": Task(
         models=("DistilBertForSequenceClassification",),
@@ -233,7 +169,7 @@ _DISTILBERT_TASKS = {
         fixed={"head_dropout": None},
     ),
     "question_answering": Task(
-        models=("DistilBertForQuestionAnswering",), **_ANSWERS, keys={"qa_dropout": Field("head_dropout", 0.1)}
+        models=("DistilBertForQuestionAnswering",), **ANSWERS, keys={"qa_dropout": Field("head_dropout", 0.1)}
     ),
 }
 
