@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.family import Family
-from jaxformer.convert.heads import find_head, headed, with_head
+from jaxformer.convert.heads import find_variant, variant_for
 from jaxformer.convert.model_type import Field, ModelType, differences
 from jaxformer.convert.mxfp4 import dequantized
 from jaxformer.convert.registry import MODEL_TYPES
@@ -104,7 +104,7 @@ def find_model_type(described: Mapping[str, Any], state: Collection[str]) -> Mod
         near = nearest(name, MODEL_TYPES)
         hint = f"did you mean {near!r}? " if near else ""
         raise ConfigError(f"model_type = {name!r:.40} is not known; {hint}choose one of {', '.join(MODEL_TYPES)}")
-    return with_head(MODEL_TYPES[name], find_head(MODEL_TYPES[name], described, state))
+    return find_variant(MODEL_TYPES[name], described, state)
 
 
 def model_of(state: Mapping[str, Any], config: ModelConfig, family: Family) -> Model:
@@ -193,10 +193,10 @@ def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelT
     ConversionError lists the fields that the given or the nearest model type cannot express.
     """
     refused: list[str] = []
-    for it in (it for it in MODEL_TYPES.values() if it.config is type(config)) if kind is None else [MODEL_TYPES[kind.name]]:
+    for base in MODEL_TYPES.values() if kind is None else [MODEL_TYPES[kind.name]]:
         try:
-            it = headed(it, config)
-            return it, it.write(config, names_written(config, it.family_of(config)))
+            if it := variant_for(base, config):
+                return it, it.write(config, names_written(config, it.family_of(config)))
         except ConversionError as error:
             refused.append(str(error))
     if not refused:

@@ -14,6 +14,8 @@ from jaxformer.errors import ConversionError
 
 LABELS = {"id2label": Field("id2label", None), "num_labels": Field("num_labels", None)}
 """Keys that name the labels, or count them."""
+DECODER = "decoder.", "model.decoder."
+"""Starts of the names of a decoder's tensors."""
 FEWEST_LABELS = 2
 """Number of labels where config.json says none."""
 
@@ -35,7 +37,8 @@ def with_head(kind: ModelType, head: str) -> ModelType:
     if head == "none":
         return kind
     if head not in kind.tasks:
-        raise ConversionError(f"transformers' {kind.name} has no place for head = {head!r} ({', '.join(kind.tasks)} there)")
+        known = ", ".join(kind.tasks) or "none"
+        raise ConversionError(f"transformers' {kind.name} has no place for head = {head!r} ({known} there)")
     task = kind.tasks[head]
     labelled = head in LABELLED
 
@@ -59,9 +62,17 @@ def with_head(kind: ModelType, head: str) -> ModelType:
     )
 
 
-def headed(kind: ModelType, config: ModelConfig) -> ModelType:
-    """Return the model type of a configuration's head, given its base's."""
-    return with_head(kind, config.head) if isinstance(config, EncoderConfig) else kind
+def find_variant(kind: ModelType, described: Mapping[str, Any], names: Collection[str]) -> ModelType:
+    """Return the model type of files with tensors of these names: that of their head, or of an encoder alone."""
+    if kind.encoder is not None and not any(name.startswith(DECODER) for name in names):
+        return kind.encoder
+    return with_head(kind, find_head(kind, described, names))
+
+
+def variant_for(kind: ModelType, config: ModelConfig) -> ModelType | None:
+    """Return the model type of a configuration, given its base's, as `find_variant`; None if it has none of that class."""
+    found = next((it for it in (kind, kind.encoder) if it is not None and it.config is type(config)), None)
+    return with_head(found, config.head) if found and isinstance(config, EncoderConfig) else found
 
 
 def _family(kind: ModelType, task: Task) -> Family:

@@ -161,6 +161,8 @@ class ModelType:
     """Function that returns the family of configurations that use another one; None for the others."""
     memory: Family | None = None
     """Family of the tensors in transformers' own model; None: they have the names that they have in files."""
+    encoder: "ModelType | None" = None
+    """Type of folders that hold the encoder of an encoder-decoder alone; None if there are none."""
     unwritten: tuple[str, ...] = ()
     """Fields without a key, which change no output of this type."""
 

@@ -21,9 +21,13 @@ FAMILIES: dict[str, Family] = {
 }
 """Name -> family, for every Family in a file in `families/`."""
 MODEL_TYPES: dict[str, ModelType] = {
-    found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, ModelType)
+    found.name: found
+    for file in _FILES
+    for variable, found in vars(file).items()
+    if isinstance(found, ModelType) and not variable.startswith("_")
 }
-"""Name in config.json -> model type of transformers, for every ModelType in a file in `families/`."""
+"""Name in config.json -> model type of transformers, for every ModelType in a file in `families/` but those that another is
+made of, whose variables begin with _."""
 
 
 def find_family(family: Family | str, name: str = "family", *, model: Any = None) -> Family:

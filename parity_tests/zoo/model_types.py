@@ -94,6 +94,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5ForConditionalGeneration", T5),
     "t5, untied": ("T5ForConditionalGeneration", T5 | {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
     "mt5": ("MT5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),
+    "t5, encoder": ("T5EncoderModel", T5),
+    "mt5, encoder": ("MT5EncoderModel", T5 | {"feed_forward_proj": "gated-gelu"}),
     "llama": ("LlamaForCausalLM", MODERN | {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True}),
     "llama, base": ("LlamaModel", MODERN | {"tie_word_embeddings": True}),
     "mistral": ("MistralForCausalLM", MODERN | {"sliding_window": 4, "rope_parameters": YARN}),
