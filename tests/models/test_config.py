@@ -44,6 +44,7 @@ FLAGS = (
     "qk_norm",
     "sinks",
     "rotary_truncate",
+    "shared_layers",
     "qkv_bias",
     "output_projection",
     "output_bias",

@@ -1,5 +1,5 @@
-"""Encoders in transformers' format whose tables are variations of BERT's and RoBERTa's: CamemBERT, data2vec, ERNIE, ELECTRA
-and MPNet."""
+"""Encoders in transformers' format whose tables are variations of BERT's and RoBERTa's: CamemBERT, data2vec, ERNIE, ELECTRA,
+MPNet and ALBERT."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 from jaxformer.convert.families.bert import BERT, BERT_TYPE, ROBERTA, ROBERTA_TYPE, after_padding
 from jaxformer.convert.families.bert_heads import ANSWERS, DROPPED, TIED, bert_tasks, roberta_tasks
 from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
-from jaxformer.convert.model_type import Field, Only, Task
+from jaxformer.convert.model_type import ACTIVATIONS, Field, Only, Task
 
 CAMEMBERT = replace(ROBERTA, name="camembert")
 """Family for RoBERTa's configuration."""
@@ -170,5 +170,95 @@ MPNET_TYPE = replace(
     tasks={
         head: replace(task, keys={}, fixed={**task.fixed, "head_dropout": None}) if task.keys is DROPPED else task
         for head, task in roberta_tasks("MPNet", "mpnet.").items()
+    },
+)
+
+_ALBERT_NAMES = {
+    "embed.token": "embeddings.word_embeddings",
+    "embed.position": "embeddings.position_embeddings",
+    "embed.token_type": "embeddings.token_type_embeddings",
+    "embed.norm": "embeddings.LayerNorm",
+    "embed.project": "encoder.embedding_hidden_mapping_in",
+    "attention_norm": "attention.LayerNorm",
+    "feed_forward.up": "ffn",
+    "feed_forward.down": "ffn_output",
+    "feed_forward_norm": "full_layer_layer_norm",
+    "pooler": "pooler",
+}
+ALBERT = Family(
+    name="albert",
+    stacks={"stack.blocks.": "encoder.albert_layer_groups.{layer}.albert_layers.0."},
+    rules=(
+        *projection_rules("attention", "attention", ("query", "key", "value"), "dense"),
+        *(rule for jax, torch in _ALBERT_NAMES.items() for rule in module_rules(jax, torch)),
+    ),
+    ignored=BERT.ignored,
+)
+"""Family for BERT's configuration with `shared_layers=True` and an `embedding_width`, also where that is d_model."""
+_GROUPS = "layers would share their parameters in another way"
+
+
+def _albert(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Set `pooler` only if there is a tensor for it."""
+    return {"pooler": any(name.endswith("pooler.weight") for name in names)} | found
+
+
+ALBERT_TYPE = replace(
+    BERT_TYPE,
+    name="albert",
+    family=ALBERT,
+    keys={
+        **BERT_TYPE.keys,
+        "vocab_size": Field("vocab_size", 30000),
+        "embedding_size": Field("embedding_width", 128),
+        "hidden_size": Field("d_model", 4096),
+        "num_attention_heads": Field("n_heads", 64),
+        "intermediate_size": Field("d_ff", 16384),
+        "hidden_act": Field("activation", "gelu_new", ACTIVATIONS),
+        "attention_probs_dropout_prob": Field("attention_dropout", 0.0),
+        "hidden_dropout_prob": Field("residual_dropout", 0.0, also=("embedding_dropout",)),
+        "num_hidden_groups": Only(1, _GROUPS),
+        "inner_group_num": Only(1, _GROUPS),
+    },
+    fixed={**BERT_TYPE.fixed, "shared_layers": True},
+    model="AlbertModel",
+    base="AlbertModel",
+    prefix="albert.",
+    heads={
+        "predictions.": "masked words",
+        "sop_classifier.": "order of sentences",
+        "classifier.": "classification",
+        "qa_outputs.": "answers in a text",
+    },
+    harmless=frozenset(
+        [
+            *("classifier_dropout_prob", "tie_word_embeddings", "down_scale_factor", "gap_size", "net_structure_type"),
+            *("num_memory_blocks", "layers_to_keep"),
+        ]
+    ),
+    derive=_albert,
+    tasks={
+        "masked_lm": Task(
+            models=("AlbertForMaskedLM", "AlbertForPreTraining"),
+            starts=("predictions.",),
+            names={
+                "head.dense": "predictions.dense",
+                "head.norm": "predictions.LayerNorm",
+                "head.bias": "predictions.bias",
+            },
+            tied={
+                "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+                "predictions.decoder.bias": "predictions.bias",
+            },
+            keys=TIED,
+        ),
+        **{
+            head: replace(
+                task,
+                keys={"classifier_dropout_prob": Field("head_dropout", 0.1)} if task.keys is DROPPED else {},
+            )
+            for head, task in bert_tasks("Albert", "albert.").items()
+            if head != "masked_lm"
+        },
     },
 )
