@@ -85,7 +85,7 @@ DIFFERENT = {
     "nn/norms.py: only jax has Identity": OWN,
     "nn/norms.py: only jax has Identity.__call__": OWN,
     "nn/norms.py: only jax has _center": "torch.nn.functional.layer_norm centers",
-    "nn/stack.py: Stack: n_layers layers remat | nothing": "torch unrolls always, and keeps what it needs for the gradient",
+    "nn/stack.py: Stack: layers remat | nothing": "torch unrolls always, and keeps what it needs for the gradient",
     "training/loop.py: fit: state plan run train_steps console | model draw loss steps optimizer scheduler clip_norm": (
         "runs are trained on one side"
     ),

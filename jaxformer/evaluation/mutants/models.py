@@ -220,6 +220,8 @@ SEQUENCE_TO_SEQUENCE = [
     ),
 ]
 
+GOES_ON = "sum.factors 'blocks.0 (call 1)=0, 1' 'blocks.0 (call 2)=1, 0'"
+"""Torch goes on with the output of the third call of one block, counted from 0, and jax with that of the second."""
 ENCODERS = [
     Mutant(
         "token types ignored",
@@ -242,6 +244,7 @@ ENCODERS = [
         r"the model \(call 1\)",
         "operations.pooling which=last axis=1",
     ),
+    Mutant("one layer fewer of those that share their parameters", config(n_layers=2), "shared", "stack", GOES_ON),
     Mutant(
         "masked_lm without the norm of its head",
         patch(heads.MaskedLMHead, __call__=without_norm("norm")),
