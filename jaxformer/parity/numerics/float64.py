@@ -6,8 +6,9 @@ JAX's default integers become int64 then: where JAX refuses to mix an int32 coun
 int64.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,6 +21,7 @@ from jax.core import Tracer, eval_context
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, primitives
 from jaxtyping import PyTree
 
+from jaxformer.errors import ParityError
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.jax_operations import EMPTY, WIDER, filled, grouped_product, is_grouped_product, on_host
 from jaxformer.parity.numerics.metrics import as_float64
@@ -69,6 +71,9 @@ GATHERS = {"gather", "embedding", "index", "index_select"}
 MOVES = {"slice", "dynamic_slice", "transpose", "reshape", "squeeze", "broadcast_in_dim", "copy"}
 MOVES |= {"convert_element_type"}
 """JAX's operations whose operands are not cast: they move numbers, or are casts themselves."""
+SAME_DTYPE = {f"conv{transposed}{n}d" for transposed in ("", "_transpose") for n in (1, 2, 3)}
+SAME_DTYPE |= {"bilinear", "gru", "gru_cell", "lstm", "lstm_cell", "rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell"}
+"""torch's functions that compare the dtypes of their operands before they are split into operations."""
 _cast_on_use: list[bool] = []
 """Non-empty if models keep their weights in float32."""
 
@@ -191,6 +196,7 @@ def is_constant(argument: Any) -> bool:
 def torch_float64() -> Iterator[None]:
     """Run torch with float64 as the default dtype, and with float64 wherever an operation requests float32."""
     import torch
+    from torch.overrides import TorchFunctionMode
     from torch.utils._pytree import tree_map_only
 
     wider = {torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -201,37 +207,47 @@ def torch_float64() -> Iterator[None]:
     def in_float64(operation: Any, args: tuple[Any, ...], how: Mapping[str, Any]) -> Any:
         if isinstance(dtype := how.get("dtype"), torch.dtype):
             how = {**how, "dtype": wider.get(dtype, dtype)}
+        if casts_on_use() and operation._schema.is_mutable and isinstance(args[0], torch.nn.Parameter):
+            raise ParityError(
+                "torch's forward pass writes into its own weights, and a model this large is compared without a copy of them; "
+                "take that out"
+            )
         if casts_on_use() and not operation.is_view and not operation._schema.is_mutable:
             if operation.overloadpacket.__name__ in GATHERS:
                 return widest(operation(*args, **how))
             args, how = widest(args), widest(how)
         return grouped_product(*args) if is_grouped_product(operation, args) else operation(*args, **how)
 
+    class Widening(TorchFunctionMode):
+        """Torch function mode that casts the operands of functions which compare their dtypes before any operation runs."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            checks = casts_on_use() and getattr(func, "__name__", "") in SAME_DTYPE
+            return func(*widest(args), **widest(kwargs or {})) if checks else func(*args, **kwargs or {})
+
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with torch_operations(in_float64):
+        with torch_operations(in_float64), Widening() if casts_on_use() else nullcontext():
             yield
     finally:
         torch.set_default_dtype(before)
 
 
-@contextmanager
-def buffers_in_float64(module: Any) -> Iterator[None]:
-    """Give a torch module float64 copies of its float32 buffers, which hold what a model writes into them."""
+def beside_weights(module: Any) -> Any:
+    """Copy a torch module without its weights, which both share: what its forward pass writes stays in the copy."""
+    return copy.deepcopy(module, {id(weight): weight for weight in module.parameters()})
+
+
+def buffers_to_float64(module: Any) -> Any:
+    """Cast the float32 buffers of a torch module to float64, and return it; they hold what a model writes into them."""
     import torch
 
-    owners = [each._buffers for each in module.modules()]
-    held = [
-        (own, name, buffer) for own in owners for name, buffer in own.items() if getattr(buffer, "dtype", 0) == torch.float32
-    ]
-    for own, name, buffer in held:
-        own[name] = buffer.double()
-    try:
-        yield
-    finally:
-        for own, name, buffer in held:
-            own[name] = buffer
+    for buffers in (each._buffers for each in module.modules()):
+        for name, buffer in buffers.items():
+            if buffer is not None and buffer.dtype == torch.float32:
+                buffers[name] = buffer.double()
+    return module
 
 
 @dataclass(frozen=True)
@@ -253,8 +269,9 @@ class Float64(Mapping[str, np.ndarray]):
 
 
 def to_float64(model: PyTree) -> PyTree:
-    """Cast every float leaf to float64 (under `jax.enable_x64(True)`), unless operations cast what they use."""
-    return model if casts_on_use() else cast(model, jnp.float64)
+    """Cast every float leaf to float64 (under `jax.enable_x64(True)`), unless operations cast what they use: then the copy
+    shares its arrays."""
+    return jax.tree.map(lambda leaf: leaf, model) if casts_on_use() else cast(model, jnp.float64)
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:
