@@ -152,7 +152,7 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call, name
                 f"the JAX model holds {leaf.dtype}, first {leaf_name}; give it in float32: it is compared in float64"
             )
     if rules is not None:
-        return find_family(rules, "rules")
+        return find_family(rules, "rules", model=jax_model)
     if has_shapes_alone(jax_model):
         raise InputError("the JAX model has shapes alone, and no values to match; give rules")
     return None
