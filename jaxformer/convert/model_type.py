@@ -32,6 +32,7 @@ ACTIVATIONS = {
     "gelu_python_tanh": "gelu_tanh",
     "quick_gelu": "quick_gelu",
     "relu": "relu",
+    "relu2": "relu_squared",
     "silu": "silu",
     "swish": "silu",
     "tanh": "tanh",
@@ -250,7 +251,9 @@ def normal_form(config: ModelConfig) -> ModelConfig:
             "source_context": source.context,
             "source_positions": source.positions,
         }
-    elif (windowed := config.windowed_layers) is not None:
+        return replace(config, **given)
+    given |= {"rotary_pattern": config.rotated_layers}
+    if (windowed := config.windowed_layers) is not None:
         pattern = tuple("window" if it else "full" for it in windowed)
         given |= {"layer_pattern": None if all(windowed) else pattern}
         given |= {} if any(windowed) else {"window": None, "layer_pattern": None, "rotary_window_base": None}

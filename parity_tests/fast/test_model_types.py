@@ -155,6 +155,7 @@ def test_a_configuration_alone_is_enough_to_write(name, case, tmp_path):
 
 
 OLDER = {"rope_theta", "rope_scaling", "rope_local_base_freq", "rotary_emb_base", "rotary_pct", "sliding_window_pattern"}
+OLDER |= {"partial_rotary_factor"}
 """Keys that transformers 5 reads, and does not write."""
 
 

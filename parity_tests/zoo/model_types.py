@@ -79,6 +79,40 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_neox, in turn": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": False, "attention_bias": False}),
 }
 
+NARROW = {name: value for name, value in MODERN.items() if name != "head_dim"} | {"hidden_size": 24}
+"""Sizes of models whose heads are as wide as the model in all: 8 units each."""
+PART = {"partial_rotary_factor": 0.5}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 3.0}
+CASES |= {
+    "gemma": ("GemmaForCausalLM", MODERN | {"rope_parameters": LINEAR, "attention_bias": True}),
+    "gemma, base": ("GemmaModel", MODERN),
+    "olmo": ("OlmoForCausalLM", NARROW | {"clip_qkv": 1.5}),
+    "olmo2": ("Olmo2ForCausalLM", NARROW | {"rope_parameters": YARN}),
+    "olmo3": ("Olmo3ForCausalLM", NARROW | {"sliding_window": 4, "layer_types": [WINDOW, FULL], "rope_parameters": BASES}),
+    "exaone4": ("Exaone4ForCausalLM", MODERN | {"sliding_window": 4, "layer_types": [FULL, WINDOW]}),
+    "exaone4, all": (
+        "Exaone4ForCausalLM",
+        MODERN | {"sliding_window": None, "sliding_window_pattern": 0, "layer_types": [FULL] * 2},
+    ),
+    "arcee": ("ArceeForCausalLM", MODERN | {"mlp_bias": True}),
+    "helium": ("HeliumForCausalLM", MODERN | {"hidden_size": 18, "attention_bias": True}),
+    "ernie4_5": ("Ernie4_5ForCausalLM", MODERN | {"use_bias": True}),
+    "seed_oss": ("SeedOssForCausalLM", MODERN | {"residual_dropout": 0.0}),
+    "granite": (
+        "GraniteForCausalLM",
+        NARROW | {"embedding_multiplier": 3.0, "logits_scaling": 7.0, "residual_multiplier": 0.6, "attention_multiplier": 0.2},
+    ),
+    "nemotron": ("NemotronForCausalLM", NARROW | PART),
+    "stablelm": ("StableLmForCausalLM", NARROW | PART | {"use_parallel_residual": True, "use_qkv_bias": True}),
+    "stablelm, in turn": ("StableLmForCausalLM", NARROW | {"tie_word_embeddings": True}),
+    "smollm3": ("SmolLM3ForCausalLM", NARROW | {"no_rope_layers": [1, 0], "attention_bias": True}),
+    "smollm3, window": (
+        "SmolLM3ForCausalLM",
+        NARROW | {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 4},
+    ),
+    "llama, dynamic": ("LlamaForCausalLM", MODERN | {"rope_parameters": DYNAMIC, "max_position_embeddings": 8}),
+}
+
 
 class Case(NamedTuple):
     """What is in a folder, as transformers loads it and as we do."""

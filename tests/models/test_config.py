@@ -167,7 +167,9 @@ def test_bad_value_of_a_field_that_is_read_is_named(given, name, value):
 @pytest.mark.parametrize(("name", "value"), UNREAD.items())
 def test_a_field_that_nothing_reads_is_refused(name, value):
     said = refused(GPTConfig, **{name: value})
-    assert re.match(rf"{name} = {re.escape(repr(value))} is not read with (rotary|rotary_scaling|relative_bias) = 'none'; set ", said)
+    assert re.match(
+        rf"{name} = {re.escape(repr(value))} is not read with (rotary|rotary_scaling|relative_bias) = 'none'; set ", said
+    )
 
 
 @pytest.mark.parametrize("scaling", [YARN, LLAMA3, LONGROPE], ids=lambda given: given["rotary_scaling"])
