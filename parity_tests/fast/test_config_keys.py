@@ -47,7 +47,7 @@ OLDER = {
     "smollm3": ("smollm3", {"no_rope_layer_interval": 3, "num_hidden_layers": 7}),
     "smollm3, window": ("smollm3", {"use_sliding_window": True, "sliding_window": 9, "num_hidden_layers": 8}),
     "exaone4": ("exaone4", {"num_hidden_layers": 6, "sliding_window_pattern": 3, "rope_scaling": LLAMA3}),
-    "olmo3": ("olmo3", {"num_hidden_layers": 6, "rope_scaling": YARN, "rope_theta": 5e5}),
+    "olmo3": ("olmo3", {"num_hidden_layers": 6, "rope_scaling": YARN | {"rope_type": "yarn"}, "rope_theta": 5e5}),
     "t5 1.1": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "t5, an activation": ("t5", {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}),
     "mt5": ("mt5", {"tie_word_embeddings": False, "num_decoder_layers": 3, "feed_forward_proj": "gated-silu"}),
