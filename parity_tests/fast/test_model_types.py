@@ -32,6 +32,7 @@ ONE_OF_EACH = usually(CASES, *(set(CASES) & set(MODEL_TYPES) - {"gpt2", "t5"} | 
 """Types of models."""
 LIKE_OTHERS = {"gpt_bigcode, heads", "falcon, in turn", "codegen"}
 """Types whose configuration another type describes as well: without their folder, they are written as that one."""
+ALONE = usually([it for it in CASES if it not in LIKE_OTHERS], *(it for it in CASES if it not in RARE | LIKE_OTHERS))
 WRITE = usually(
     [it for it in CASES if "bert" not in it and "base" not in it],
     "gemma3_text",
@@ -139,7 +140,7 @@ def told(cls: Any, folder: Path) -> list[set[str]]:
 
 
 @pytest.mark.first(8)
-@pytest.mark.parametrize("name", [it for it in OFTEN if it not in LIKE_OTHERS])
+@pytest.mark.parametrize("name", ALONE)
 def test_a_configuration_alone_is_enough_to_write(name, case, tmp_path):
     """Without the folder that it came from."""
     kind, _, theirs, ours = case(name)

@@ -40,19 +40,19 @@ _ONLY = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention",
 
 def _derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set what `attn_config` says of attention, and the width of the feed-forward layer."""
-    attention, ratio = found.pop("attn_config") or {}, found.pop("expansion_ratio")
+    attention = found.pop("attn_config") or {}
     for name, value in _ONLY.items():
         if attention.get(name, value) != value:
             raise ConfigError(f"{name} = {attention[name]!r} of attn_config is not supported ({value!r} is)")
     own = {field: attention.get(name) for name, field in _READ.items()}
     own |= {"attention_dropout": attention.get("attn_pdrop", 0), "clip_qkv": own["clip_qkv"] or None}
-    return found | own | {"d_ff": ratio * found["d_model"]}
+    return found | own | {"d_ff": 4 * found["d_model"]}
 
 
 def _undo(config: GPTConfig) -> dict[str, Any]:
     attention = {name: getattr(config, field) for name, field in _READ.items()} | _ONLY
     attention["attn_pdrop"] = int(config.attention_dropout)  # transformers takes whole numbers alone
-    return {"attn_config": attention, "expansion_ratio": config.d_ff // config.d_model}
+    return {"attn_config": attention}
 
 
 MPT_TYPE = replace(
@@ -64,7 +64,7 @@ MPT_TYPE = replace(
         "d_model": Field("d_model", 2048),
         "n_layers": Field("n_layers", 24),
         "n_heads": Field("n_heads", 16),
-        "expansion_ratio": Field("expansion_ratio", 4),
+        "expansion_ratio": Only(4, "transformers computes with 4, whatever it is"),
         "max_seq_len": Field("context", 2048),
         "layer_norm_epsilon": Field("norm_epsilon", 1e-5),
         "resid_pdrop": Field("residual_dropout", 0.0),

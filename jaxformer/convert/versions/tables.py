@@ -88,6 +88,7 @@ NULLABLE = {
         *("arcee", "ernie4_5", "glm", "llama", "mistral", "mixtral", "nemotron", "olmoe", "qwen2_moe", "qwen3_moe"),
         "seed_oss",
     ),
+    "intermediate_size": ("gpt_neo",),
     "layer_norm_eps": ("cohere",),
     "layer_norm_epsilon": ("falcon",),
     "num_key_value_heads": (
