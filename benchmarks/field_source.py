@@ -21,14 +21,17 @@ def planted(file: str, where: str, old: str, new: str) -> AbstractContextManager
 
 
 @contextmanager
-def with_source(file: str, text: str) -> Iterator[None]:
-    """Run with another source of the module `file`, and its new classes and functions in all modules of the package."""
+def with_source(file: str, text: str, path: str = "") -> Iterator[None]:
+    """Run with another source of the module `file`, and its new classes and functions in all modules of the package.
+
+    `path` is the file that the source seems to come from; '' for the module's own.
+    """
     module = importlib.import_module(file)
     changed = ModuleType(file)
     vars(changed).update({name: vars(module)[name] for name in ("__file__", "__package__", "__spec__", "__loader__")})
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(sys.modules, {file: changed}))
-        exec(compile(text, str(module.__file__), "exec"), vars(changed))
+        exec(compile(text, path or str(module.__file__), "exec"), vars(changed))
     other = {id(value): vars(changed)[name] for name, value in vars(module).items() if made_here(value, file)}
     package, held = file.partition(".")[0], []
     for name, each in list(sys.modules.items()):

@@ -1,6 +1,7 @@
 """Folders in transformers' format (HF directories): config.json, the weights, and the tokenizer's files."""
 
 import json
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.family import Family
+from jaxformer.convert.heads import find_variant, variant_for
 from jaxformer.convert.model_type import Field, ModelType, differences
 from jaxformer.convert.mxfp4 import dequantized
 from jaxformer.convert.registry import MODEL_TYPES
@@ -59,7 +61,8 @@ def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
     CheckpointError names the folder and lists everything that is wrong with its description or its tensors.
     """
     try:
-        return checkpoint_of(folder, find_model_type(described["model_type"]), described, unwrapped(open_folder_state(folder)))
+        state = unwrapped(open_folder_state(folder))
+        return checkpoint_of(folder, find_model_type(described, state), described, state)
     except (ConfigError, ConversionError) as error:
         raise CheckpointError(f"{folder}: {error}") from None
 
@@ -95,13 +98,14 @@ def head_of(config: ModelConfig, kind: ModelType) -> str | None:
     return kind.family_of(config).torch_names("head.kernel", 1)[0]
 
 
-def find_model_type(name: Any) -> ModelType:
-    """Return the model type with this name; ConfigError if there is none."""
+def find_model_type(described: Mapping[str, Any], state: Collection[str]) -> ModelType:
+    """Return the model type that config.json names, with the head that the tensors are of; ConfigError if there is none."""
+    name = described["model_type"]
     if name not in list(MODEL_TYPES):
         near = nearest(name, MODEL_TYPES)
         hint = f"did you mean {near!r}? " if near else ""
         raise ConfigError(f"model_type = {name!r:.40} is not known; {hint}choose one of {', '.join(MODEL_TYPES)}")
-    return MODEL_TYPES[name]
+    return find_variant(MODEL_TYPES[name], described, state)
 
 
 def model_of(state: Mapping[str, Any], config: ModelConfig, family: Family) -> Model:
@@ -168,6 +172,12 @@ def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = Non
     """
     kind, described = describe(model.config, source and source.kind)
     described |= {"bos_token_id": None, "eos_token_id": None, **ids}
+    if source is None and "decoder_start_token_id" not in ids and isinstance(model.config, EncoderDecoderConfig):
+        warnings.warn(
+            f"config.json of this {kind.name} names no special tokens, by which transformers' generate starts and ends; give "
+            "source, the folder that the model came from, or write decoder_start_token_id and eos_token_id into it",
+            stacklevel=4,
+        )
     if source is not None:
         same = not differences(model.config, source.model.config, but=())
         described = {**source.described} if same else {**source.described, **described}
@@ -190,9 +200,10 @@ def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelT
     ConversionError lists the fields that the given or the nearest model type cannot express.
     """
     refused: list[str] = []
-    for it in (it for it in MODEL_TYPES.values() if it.config is type(config)) if kind is None else [kind]:
+    for base in MODEL_TYPES.values() if kind is None else [MODEL_TYPES[kind.name]]:
         try:
-            return it, it.write(config, names_written(config, it.family_of(config)))
+            if it := variant_for(base, config):
+                return it, it.write(config, names_written(config, it.family_of(config)))
         except ConversionError as error:
             refused.append(str(error))
     if not refused:

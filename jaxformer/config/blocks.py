@@ -50,6 +50,7 @@ FLAGS = (
     "feed_forward_bias",
     "qk_norm",
     "sinks",
+    "shared_layers",
     "remat",
 )
 POSITIVE = ("norm_epsilon", "residual_multiplier")
@@ -142,6 +143,8 @@ class BlockConfig(RotaryConfig, ExpertsConfig):
     """Probability to drop a unit of a sub-layer's output."""
     feed_forward_dropout: float = 0.0
     """Probability to drop a unit inside the feed-forward layer."""
+    shared_layers: bool = False
+    """One block for all layers: they share its parameters (ALBERT, Lan et al. 2020)."""
     layers: Layers = "auto"
     """Execution of a stack. unrolled: fast on CPU; rolled: compile time does not grow with depth; auto: by platform and
     depth."""

@@ -125,6 +125,9 @@ GPTS = {
         residual_multiplier=1.3,
         layers="unrolled",
     ),
+    "shared layers": gpt_config(
+        context=CONTEXT, shared_layers=True, rotary="half", positions="none", window=5, layers="rolled"
+    ),
     "t5": gpt_config(
         context=CONTEXT,
         **BARE,
@@ -164,6 +167,9 @@ OTHERS = BY_LENGTH | {
         rotary_dim=4,
     ),
     "an encoder with buckets on both sides": encoder_config(context=CONTEXT, **BARE, **T5),
+    "an encoder with shared layers": encoder_config(
+        context=CONTEXT, shared_layers=True, norm_position="post", layers="unrolled"
+    ),
     "an encoder with slopes": encoder_config(context=CONTEXT, positions="none", relative_bias="alibi"),
     "t5's encoder-decoder": seq2seq_config(
         context=CONTEXT, **BARE, **T5, gated=True, activation="gelu_tanh", tied=True, logits_scale=0.2, logits_softcap=2.0
@@ -197,7 +203,9 @@ def model_twins(name):
 
 @pytest.mark.first(8)
 @checks
-@pytest.mark.parametrize("name", usually(CONFIGS, "gemma", "neox", "alibi", "t5's encoder-decoder", "cohere", *BY_LENGTH))
+@pytest.mark.parametrize(
+    "name", usually(CONFIGS, "gemma", "neox", "alibi", "shared layers", "t5's encoder-decoder", "cohere", *BY_LENGTH)
+)
 def test_equal(name, check):
     reference, candidate = model_twins(name)
     if check.__name__ == "check_all_gradients":

@@ -174,7 +174,7 @@ def test_names_of_older_files(tmp_path):
     renamed = {f"bert.{re.sub('|'.join(old), lambda it: old[it[0]], name)}": it for name, it in state.items()}
     renamed["cls.predictions.bias"] = np.ones(7, np.float32)
     safetensors.numpy.save_file(renamed, tmp_path / "it" / WEIGHTS)
-    with pytest.warns(UserWarning, match=r"cls.predictions.bias of a head for masked words and next sentences are not loaded"):
+    with pytest.warns(UserWarning, match=r"cls.predictions.bias of a head for masked words are not loaded"):
         found = jf.load(tmp_path / "it")
     one, two = jax.tree.leaves(found), jax.tree.leaves(model)
     assert all(np.array_equal(*both) for both in zip(one, two, strict=True))

@@ -56,7 +56,7 @@ def check_sizes(folder: Folder, kind: ModelType, config: ModelConfig) -> Iterato
     """Yield sizes and numbers of layers in which config.json and the headers differ."""
     width, own = config.d_model, {it.name: key for key, it in kind.keys.items() if isinstance(it, Field)}
     wanted = {
-        "embed.token.table": ("vocab_size", (config.vocab_size, width)),
+        "embed.token.table": ("vocab_size", (config.vocab_size, config.token_width)),
         "stack.blocks.attention.query.kernel": ("n_heads", (config.n_heads * config.head_width, width)),
         "stack.blocks.attention.key.kernel": ("n_kv_heads", (config.kv_heads * config.head_width, width)),
         "stack.blocks.feed_forward.up.kernel": ("d_ff", (config.d_ff, width)),
@@ -90,6 +90,7 @@ def check_layers(folder: Folder, kind: ModelType, config: ModelConfig, key: str)
     two = isinstance(config, EncoderDecoderConfig)
     for jax, torch in stacks.items():
         wanted = config.decoder.n_layers if two and jax.startswith("decoder") else config.n_layers
+        wanted = 1 if config.shared_layers else wanted
         pattern = re.compile(re.escape(torch.removeprefix(kind.prefix)).replace(r"\{layer\}", r"(\d+)"))
         found = len({match[1] for name in folder.tensors if (match := pattern.search(name))})
         if found and found != wanted:

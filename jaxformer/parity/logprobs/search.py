@@ -40,7 +40,9 @@ class Question:
 def explain(question: Question) -> tuple[list[Causes], list[str]]:
     """Return the causes that give one side from the other, all that fit equally, and notes on the search."""
     notes: list[str] = []
-    vocab = max(side.logits.shape[-1] for side in (question.trainer, question.sampler) if side.logits is not None)
+    vocab = max((side.logits.shape[-1] for side in (question.trainer, question.sampler) if side.logits is not None), default=0)
+    if not vocab:
+        return [], ["causes are searched in logits, and both sides give log-probabilities alone"]
     if (n := int(question.judged.sum())) > _most(vocab):
         notes.append(f"causes were searched at {_most(vocab):,} of {n:,} places")
     for swapped in (False, True):

@@ -7,8 +7,7 @@ int64.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -16,13 +15,14 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.core import Tracer, eval_context
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, primitives
 from jaxtyping import PyTree
 
+from jaxformer.parity.numerics.cast_on_use import casts_on_use, refuse_weight, same_dtype
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.jax_operations import EMPTY, WIDER, filled, grouped_product, is_grouped_product, on_host
-from jaxformer.parity.numerics.metrics import as_float64
 from jaxformer.pytree import is_weight
 
 Operate = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
@@ -69,28 +69,6 @@ GATHERS = {"gather", "embedding", "index", "index_select"}
 MOVES = {"slice", "dynamic_slice", "transpose", "reshape", "squeeze", "broadcast_in_dim", "copy"}
 MOVES |= {"convert_element_type"}
 """JAX's operations whose operands are not cast: they move numbers, or are casts themselves."""
-_cast_on_use: list[bool] = []
-"""Non-empty if models keep their weights in float32."""
-
-
-@contextmanager
-def cast_on_use() -> Iterator[None]:
-    """Context manager: a model keeps its weights in float32, and each operation casts its own operands to float64.
-
-    The results are those of a model in float64, in half of its memory. JAX's operations have to run one by one, and may mix
-    the two dtypes.
-    """
-    _cast_on_use.append(True)
-    try:
-        with jax.numpy_dtype_promotion("standard"):
-            yield
-    finally:
-        _cast_on_use.pop()
-
-
-def casts_on_use() -> bool:
-    """True if models keep their weights in float32."""
-    return bool(_cast_on_use)
 
 
 @contextmanager
@@ -201,7 +179,9 @@ def torch_float64() -> Iterator[None]:
     def in_float64(operation: Any, args: tuple[Any, ...], how: Mapping[str, Any]) -> Any:
         if isinstance(dtype := how.get("dtype"), torch.dtype):
             how = {**how, "dtype": wider.get(dtype, dtype)}
-        if casts_on_use() and not operation.is_view and not operation._schema.is_mutable:
+        if casts_on_use() and operation._schema.is_mutable:
+            refuse_weight(args[0])
+        elif casts_on_use() and not operation.is_view:
             if operation.overloadpacket.__name__ in GATHERS:
                 return widest(operation(*args, **how))
             args, how = widest(args), widest(how)
@@ -210,51 +190,29 @@ def torch_float64() -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with torch_operations(in_float64):
+        with torch_operations(in_float64), same_dtype() if casts_on_use() else nullcontext():
             yield
     finally:
         torch.set_default_dtype(before)
 
 
-@contextmanager
-def buffers_in_float64(module: Any) -> Iterator[None]:
-    """Give a torch module float64 copies of its float32 buffers, which hold what a model writes into them."""
-    import torch
-
-    owners = [each._buffers for each in module.modules()]
-    held = [
-        (own, name, buffer) for own in owners for name, buffer in own.items() if getattr(buffer, "dtype", 0) == torch.float32
-    ]
-    for own, name, buffer in held:
-        own[name] = buffer.double()
-    try:
-        yield
-    finally:
-        for own, name, buffer in held:
-            own[name] = buffer
-
-
-@dataclass(frozen=True)
-class Float64(Mapping[str, np.ndarray]):
-    """Weights in float64, by all their names; each is cast when it is asked for."""
-
-    weights: Mapping[str, np.ndarray]
-    tied: Mapping[str, str]
-    """Further name of a weight -> its first name."""
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return as_float64(self.weights[self.tied.get(name, name)])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self.weights, *self.tied))
-
-    def __len__(self) -> int:
-        return len(self.weights) + len(self.tied)
-
-
 def to_float64(model: PyTree) -> PyTree:
-    """Cast every float leaf to float64 (under `jax.enable_x64(True)`), unless operations cast what they use."""
-    return model if casts_on_use() else cast(model, jnp.float64)
+    """Cast every float leaf to float64 (under `jax.enable_x64(True)`).
+
+    If operations cast what they use, only the state of an NNX model is cast, which it writes into; the copy shares its weights.
+    """
+    if not casts_on_use():
+        return cast(model, jnp.float64)
+    return jax.tree.map(
+        lambda part: cast(part, jnp.float64) if is_state(part) else jax.tree.map(lambda leaf: leaf, part),
+        model,
+        is_leaf=lambda part: isinstance(part, nnx.Variable),
+    )
+
+
+def is_state(part: Any) -> bool:
+    """True for a variable of NNX that is no parameter."""
+    return isinstance(part, nnx.Variable) and not isinstance(part, nnx.Param)
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.parity.numerics.float64 import casts_on_use
+from jaxformer.parity.numerics.cast_on_use import beside_weights, casts_on_use
 from jaxformer.parity.numerics.metrics import HUGE, host
 from jaxformer.parity.trace.call_records import Trace, arrays_in, replaced
 from jaxformer.parity.trace.call_sites import ArrayKey, Site
@@ -23,7 +23,7 @@ def output_in(module: Any, inputs: tuple[np.ndarray, ...], call: Call, name: str
     dtypes, and runs with rounded buffers.
     """
     if name == "float32":
-        return _output(module if casts_on_use() else copy.deepcopy(module).float(), inputs, call, name), True
+        return _output(beside_weights(module) if casts_on_use() else copy.deepcopy(module).float(), inputs, call, name), True
     try:
         return _output(in_bfloat16(module, keeps_buffers=True), inputs, call, name), True
     except RuntimeError:

@@ -9,7 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ def innermost(frames: Sequence[Sequence[traceback.FrameSummary]]) -> str:
 
 def definition_of(f: Callable[..., Any]) -> str:
     """Return where a function of the user's begins, 'port.py:12'; '' for a library's function."""
+    while isinstance(f, partial):  # Linen and Haiku bind a module to its method
+        f = f.func
     code = getattr(inspect.unwrap(f), "__code__", None)
     return shown(code.co_filename, code.co_firstlineno) if code is not None and is_users(code.co_filename) else ""
 
