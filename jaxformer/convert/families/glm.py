@@ -54,7 +54,7 @@ GLM4_TYPE = replace(
     GLM_TYPE,
     name="glm4",
     family=GLM4,
-    fixed=GLM_TYPE.fixed | {"norm_position": "sandwich"},
+    fixed={**GLM_TYPE.fixed, "norm_position": "sandwich"},
     model="Glm4ForCausalLM",
     base="Glm4Model",
 )

@@ -18,7 +18,7 @@ def family_of(name: str, names: Mapping[str, str]) -> Family:
 
 def keys_of(changes: Mapping[str, Key], without: Collection[str] = ()) -> dict[str, Key]:
     """Return Llama's keys with these changes."""
-    return {name: key for name, key in (LLAMA_TYPE.keys | changes).items() if name not in without}
+    return {name: key for name, key in {**LLAMA_TYPE.keys, **changes}.items() if name not in without}
 
 
 def inverse(number: float) -> float:

@@ -45,7 +45,7 @@ def _derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
         if attention.get(name, value) != value:
             raise ConfigError(f"{name} = {attention[name]!r} of attn_config is not supported ({value!r} is)")
     own = {field: attention.get(name) for name, field in _READ.items()}
-    own |= {"attention_dropout": attention.get("attn_pdrop", 0), "clip_qkv": own["clip_qkv"] or None}
+    own |= {"attention_dropout": float(attention.get("attn_pdrop") or 0), "clip_qkv": own["clip_qkv"] or None}
     return found | own | {"d_ff": 4 * found["d_model"]}
 
 

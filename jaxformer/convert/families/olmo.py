@@ -83,8 +83,8 @@ OLMO3_TYPE = replace(
     OLMO2_TYPE,
     name="olmo3",
     family=OLMO3,
-    keys=OLMO2_TYPE.keys
-    | {
+    keys={
+        **OLMO2_TYPE.keys,
         "rope_theta": Field("rope_theta", _THETA),
         "sliding_window": Field("window", 4096),
         "layer_types": Field("layer_types", None),
