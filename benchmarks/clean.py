@@ -121,8 +121,8 @@ def drawn(number: int) -> ModelConfig:
         positions=one(*KINDS_OF_POSITIONS),
         position_offset=one(0, 2),
         embedding_scale=flip(),
+        embedding_multiplier=one(1.0, 1.0, 1.7),
         embedding_norm=norm != "none" and flip(),
-        norm_bias=flip(),
         padding_idx=one(None, None, 0),
         **own,
         head_dim=one(None, None, 5) if projected else None,
@@ -138,10 +138,16 @@ def switches_of(kind: type[ModelConfig], given: dict[str, Any], draws: Draws) ->
     rotary, window, relative = one("none", "half", "interleaved"), one(None, 2, 4), one("none", "t5", "alibi")
     tables = [given.get(name) for name in ("positions", "source_positions")]
     narrow = not given.get("tied") and not any(isinstance(table, FixedTable) for table in tables)
+    affine, parallel = given["norm"] == "none" or one(True, True, True, False), flip()
     beside = given["norm_position"] == "pre" and given["d_ff"] > 0 and kind is not EncoderDecoderConfig
     return {
-        "norm_unit_offset": given["norm"] != "none" and flip(),
-        "parallel_residual": beside and flip(),
+        "norm_affine": affine,
+        "norm_bias": not affine or flip(),
+        "norm_unit_offset": given["norm"] != "none" and affine and flip(),
+        "parallel_residual": beside and parallel,
+        "shared_norm": beside and parallel and flip(),
+        "residual_multiplier": one(1.0, 1.0, 0.7),
+        "clip_qkv": one(None, None, 0.9),
         "embedding_width": one(None, 10) if narrow else None,
         "attention_scale": one(None, 0.4),
         "attention_softcap": one(None, 3.0),
@@ -152,19 +158,22 @@ def switches_of(kind: type[ModelConfig], given: dict[str, Any], draws: Draws) ->
         "rotary": rotary,
         "relative_bias": relative,
         **({"relative_buckets": one(4, 6, 8), "relative_distance": one(5, 9)} if relative == "t5" else {}),
-        **({} if rotary == "none" else rotations_of(window, draws)),
+        **({} if rotary == "none" else rotations_of(kind, window, draws)),
     }
 
 
-def rotations_of(window: int | None, draws: Draws) -> dict[str, Any]:
+def rotations_of(kind: type[ModelConfig], window: int | None, draws: Draws) -> dict[str, Any]:
     """Draw the numbers of rotary positions and of their scaling."""
     one, flip = draws.one, draws.flip
-    scaling = one("none", "linear", "llama3", "yarn")
+    by_length = () if kind is EncoderDecoderConfig else ("dynamic", "longrope")
+    scaling = one("none", "linear", "llama3", "yarn", *by_length)
     factor = {"rotary_factor": one(2.0, 4.0)}
     longer = {**factor, "rotary_original_context": one(4, 16)}
     numbers = {
         "none": {},
         "linear": factor,
+        "dynamic": {**longer, "rotary_dim": 4},
+        "longrope": {**longer, "rotary_short_factors": (one(1.0, 1.5),), "rotary_long_factors": (one(2.0, 3.0),)},
         "llama3": {**longer, "rotary_low_frequency_factor": one(0.5, 1.0), "rotary_high_frequency_factor": one(2.0, 4.0)},
         "yarn": {
             **longer,
@@ -175,7 +184,8 @@ def rotations_of(window: int | None, draws: Draws) -> dict[str, Any]:
         },
     }
     bases = {"rotary_base": one(1e4, 50.0), "rotary_window_base": one(None, 20.0) if window else None}
-    return {"rotary_dim": 2, "rotary_scaling": scaling, **bases, **numbers[scaling]}
+    pattern = one(None, None, (True, False))
+    return {"rotary_dim": 2, "rotary_pattern": pattern, "rotary_scaling": scaling, **bases, **numbers[scaling]}
 
 
 def options_of(kind: type[ModelConfig], draws: Draws) -> dict[str, Any]:

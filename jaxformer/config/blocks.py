@@ -1,19 +1,17 @@
 """Settings of a transformer block: a frozen, flat dataclass, validated when it is created. Imports no jax."""
 
-from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from jaxformer.config.combinations import check_combinations
 from jaxformer.config.configuration import configuration
 from jaxformer.config.experts import ExpertsConfig, check_experts
+from jaxformer.config.rotary import RotaryConfig, RotaryEmbedding, check_rotary
 from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
+Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_bloom", "quick_gelu", "silu", "tanh"]
 Norm = Literal["layer", "rms", "std", "none"]
-NormPosition = Literal["pre", "post", "sandwich"]
+NormPosition = Literal["pre", "post", "sandwich", "output"]
 Projections = Literal["separate", "fused"]
-Rotary = Literal["none", "half", "interleaved"]
-RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
 RelativeBias = Literal["none", "t5", "alibi"]
 QKNormOver = Literal["head", "all"]
 LayerKind = Literal["window", "full"]
@@ -34,8 +32,6 @@ CHOICES = {
     "norm": Norm,
     "norm_position": NormPosition,
     "projections": Projections,
-    "rotary": Rotary,
-    "rotary_scaling": RotaryScaling,
     "relative_bias": RelativeBias,
     "qk_norm_over": QKNormOver,
     "layers": Layers,
@@ -44,80 +40,25 @@ CHOICES = {
 FLAGS = (
     "gated",
     "norm_bias",
+    "norm_affine",
     "norm_unit_offset",
     "parallel_residual",
+    "shared_norm",
     "qkv_bias",
     "output_projection",
     "output_bias",
     "feed_forward_bias",
     "qk_norm",
     "sinks",
-    "rotary_truncate",
     "shared_layers",
     "remat",
 )
-POSITIVE = ("norm_epsilon", "rotary_beta_fast", "rotary_beta_slow")
-POSITIVE_OR_NONE = (
-    "attention_scale",
-    "attention_softcap",
-    "gate_limit",
-    "rotary_factor",
-    "rotary_low_frequency_factor",
-    "rotary_high_frequency_factor",
-    "rotary_attention_factor",
-)
-
-
-@dataclass(frozen=True)
-class LinearScaling:
-    """Linear scaling: all angles are divided by the factor."""
-
-    factor: float
-
-
-@dataclass(frozen=True)
-class Llama3Scaling:
-    """Scaling of Llama 3.1: long waves only, with a smooth transition."""
-
-    factor: float
-    original_context: int
-    low_frequency_factor: float
-    high_frequency_factor: float
-
-
-@dataclass(frozen=True)
-class YarnScaling:
-    """YaRN: a ramp over the pairs, and an amplitude."""
-
-    factor: float
-    original_context: int
-    beta_fast: float
-    beta_slow: float
-    truncate: bool
-    attention_factor: float | None
-
-
-SCALINGS: dict[str, type[LinearScaling | Llama3Scaling | YarnScaling]] = {
-    "linear": LinearScaling,
-    "llama3": Llama3Scaling,
-    "yarn": YarnScaling,
-}
-"""Scaling of the rotary angles by its name in `rotary_scaling`; its fields are those with the prefix `rotary_`."""
-
-
-@dataclass(frozen=True)
-class RotaryEmbedding:
-    """Rotary positions of a block, as one value: what its `rotary` fields say, and nothing that is not read."""
-
-    interleaved: bool
-    dim: int
-    base: float
-    window_base: float | None
-    scaling: LinearScaling | Llama3Scaling | YarnScaling | None
+POSITIVE = ("norm_epsilon", "residual_multiplier")
+POSITIVE_OR_NONE = ("attention_scale", "attention_softcap", "clip_qkv", "gate_limit")
 
 
 @configuration
-class BlockConfig(ExpertsConfig):
+class BlockConfig(RotaryConfig, ExpertsConfig):
     """Settings of a transformer block, and with `n_layers` of a stack of blocks."""
 
     d_model: int
@@ -133,7 +74,8 @@ class BlockConfig(ExpertsConfig):
     d_ff: int
     """Width F of the feed-forward layer, in units. 0: no feed-forward layer."""
     activation: Activation = "gelu"
-    """Activation of the feed-forward layer; gelu is the exact form (torch's default), quick_gelu is x sigmoid(1.702 x)."""
+    """Activation of the feed-forward layer; gelu is the exact form (torch's default), quick_gelu is x sigmoid(1.702 x), and
+    gelu_bloom is gelu_tanh with sqrt(2 / pi) rounded to 0.79788456 (BLOOM)."""
     gated: bool = False
     """Gated feed-forward layer: down(activation(gate(x)) * up(x)) (Shazeer 2020)."""
     gate_limit: float | None = None
@@ -141,11 +83,14 @@ class BlockConfig(ExpertsConfig):
     norm: Norm = "layer"
     """layer: LayerNorm; rms: RMSNorm; std: division by the unbiased standard deviation plus epsilon."""
     norm_position: NormPosition = "pre"
-    """pre: x + f(norm(x)); post: norm(x + f(x)), the original; sandwich: x + norm(f(norm(x))) (Gemma 2)."""
+    """pre: x + f(norm(x)); post: norm(x + f(x)), the original; sandwich: x + norm(f(norm(x))) (Gemma 2); output: x + norm(f(x))
+    (OLMo 2)."""
     norm_epsilon: float = 1e-5
     """Epsilon added to the variance, or to the deviation for `std` (default: torch's; flax has 1e-6)."""
     norm_bias: bool = True
     """Bias of every norm except RMSNorm, which has none."""
+    norm_affine: bool = True
+    """Gain, and bias, of every norm except those of queries and keys. False: none (OLMo)."""
     norm_unit_offset: bool = False
     """Gain of a norm as 1 + weight, with weights that start at 0 (Gemma)."""
     stack_norm: bool | None = None
@@ -153,6 +98,10 @@ class BlockConfig(ExpertsConfig):
     post-norm."""
     parallel_residual: bool = False
     """Parallel residual connection: x + attention(norm(x)) + feed_forward(other_norm(x)) (GPT-NeoX)."""
+    shared_norm: bool = False
+    """One norm for both branches of a parallel residual connection (GPT-J, Phi, Falcon, Cohere)."""
+    residual_multiplier: float = 1.0
+    """Factor of the output of every sub-layer before it is added (Granite)."""
     projections: Projections = "separate"
     """Query, key and value of self-attention as three matrices (separate) or as one (fused)."""
     qkv_bias: bool = True
@@ -165,6 +114,8 @@ class BlockConfig(ExpertsConfig):
     """Factor of the attention scores before the softmax (T5: 1). None: H^-0.5."""
     attention_softcap: float | None = None
     """Soft cap of the attention scores s, before bias and mask: cap tanh(s / cap) (Gemma 2). None: no cap."""
+    clip_qkv: float | None = None
+    """Clamp of queries, keys and values to +-clip_qkv, after their norms and before their rotation (OLMo, MPT). None: none."""
     qk_norm: bool = False
     """RMSNorm of queries and keys, before their rotation (Qwen 3, Gemma 3)."""
     qk_norm_over: QKNormOver = "head"
@@ -177,34 +128,6 @@ class BlockConfig(ExpertsConfig):
     layer_pattern: tuple[LayerKind, ...] | None = None
     """Attention of each layer, repeated over the layers: sliding window or full, as ("window", "full") for Gemma 2. None: if
     `window` is set, all layers use it."""
-    rotary: Rotary = "none"
-    """Rotary position embedding of queries and keys (Su et al. 2021), not applied in cross-attention. half: unit i of a head
-    pairs with unit i + H / 2 (Llama, GPT-NeoX); interleaved: units 2i and 2i + 1 pair (GPT-J, the paper)."""
-    rotary_dim: int | None = None
-    """Number of units of a head that are rotated, from the first on; even. None: all."""
-    rotary_base: float = 10000.0
-    """Base of the rotary angles: pair i of n turns by base^(-i / n) per token."""
-    rotary_window_base: float | None = None
-    """Base of the rotary angles in sliding window layers, whose angles are not scaled (Gemma 3). None: as in all layers."""
-    rotary_scaling: RotaryScaling = "none"
-    """Scaling of the rotary angles for longer contexts. linear: all by the factor; llama3: long waves only, with a smooth
-    transition; yarn: by a ramp over the pairs (Peng et al. 2023)."""
-    rotary_factor: float | None = None
-    """Ratio of the longest context with scaling to the longest one without."""
-    rotary_original_context: int | None = None
-    """Longest context before the scaling, in tokens (llama3, yarn)."""
-    rotary_low_frequency_factor: float | None = None
-    """llama3: waves longer than the original context divided by this are fully scaled."""
-    rotary_high_frequency_factor: float | None = None
-    """llama3: waves shorter than the original context divided by this are not scaled."""
-    rotary_beta_fast: float = 32.0
-    """yarn: pairs that make more than this many turns in the original context are not scaled."""
-    rotary_beta_slow: float = 1.0
-    """yarn: pairs that make fewer than this many turns in the original context are fully scaled."""
-    rotary_truncate: bool = True
-    """yarn: round the ramp's ends to whole pairs."""
-    rotary_attention_factor: float | None = None
-    """yarn: factor of the rotated units of queries and keys. None: 0.1 ln(rotary_factor) + 1."""
     relative_bias: RelativeBias = "none"
     """Bias added to the attention scores by the distance of key and query, not applied in cross-attention. t5: learned for
     buckets of distances (Raffel et al. 2020), one table for all layers; alibi: a fixed slope per head (Press et al. 2022)."""
@@ -255,6 +178,7 @@ class BlockConfig(ExpertsConfig):
             check_number(name, getattr(self, name), 0, open_below=True)
         if self.stack_norm is not None:
             check_flag("stack_norm", self.stack_norm)
+        check_rotary(self)
         check_combinations(self)
         check_experts(self)
 
@@ -271,13 +195,7 @@ class BlockConfig(ExpertsConfig):
     @property
     def rotary_embedding(self) -> RotaryEmbedding | None:
         """Rotary positions as a value; None if there are none."""
-        if self.rotary == "none":
-            return None
-        dim = self.head_width if self.rotary_dim is None else self.rotary_dim
-        scaling = None
-        if kind := SCALINGS.get(self.rotary_scaling):
-            scaling = kind(**{field.name: getattr(self, f"rotary_{field.name}") for field in fields(kind)})
-        return RotaryEmbedding(self.rotary == "interleaved", dim, self.rotary_base, self.rotary_window_base, scaling)
+        return self.rotary_of(self.head_width)
 
     @property
     def final_norm(self) -> Norm:
@@ -290,3 +208,9 @@ class BlockConfig(ExpertsConfig):
         """True for each layer with a sliding window; None if no layer_pattern is given: all layers are alike."""
         pattern = self.layer_pattern
         return None if pattern is None else tuple(pattern[i % len(pattern)] == "window" for i in range(self.n_layers))
+
+    @property
+    def rotated_layers(self) -> tuple[bool, ...] | None:
+        """True for each layer with rotary positions; None if no rotary_pattern is given: all layers are alike."""
+        pattern = self.rotary_pattern
+        return None if pattern is None else tuple(pattern[i % len(pattern)] for i in range(self.n_layers))

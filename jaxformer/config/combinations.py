@@ -4,29 +4,35 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from jaxformer.config.rotary import check_rotated
 from jaxformer.errors import ConfigError
-from jaxformer.validation.fields import check_number, check_size
+from jaxformer.validation.fields import check_size
 
 ROTATED = ("half", "interleaved")
 ReadWith = Mapping[str, tuple[str, tuple[object, ...]]]
 READ_WITH: ReadWith = {
     "rotary_dim": ("rotary", ROTATED),
+    "rotary_pattern": ("rotary", ROTATED),
     "rotary_base": ("rotary", ROTATED),
     "rotary_window_base": ("rotary", ROTATED),
     "rotary_scaling": ("rotary", ROTATED),
-    "rotary_factor": ("rotary_scaling", ("linear", "llama3", "yarn")),
-    "rotary_original_context": ("rotary_scaling", ("llama3", "yarn")),
+    "rotary_factor": ("rotary_scaling", ("linear", "dynamic", "llama3", "yarn", "longrope")),
+    "rotary_original_context": ("rotary_scaling", ("dynamic", "llama3", "yarn", "longrope")),
     "rotary_low_frequency_factor": ("rotary_scaling", ("llama3",)),
     "rotary_high_frequency_factor": ("rotary_scaling", ("llama3",)),
     "rotary_beta_fast": ("rotary_scaling", ("yarn",)),
     "rotary_beta_slow": ("rotary_scaling", ("yarn",)),
     "rotary_truncate": ("rotary_scaling", ("yarn",)),
-    "rotary_attention_factor": ("rotary_scaling", ("yarn",)),
+    "rotary_attention_factor": ("rotary_scaling", ("yarn", "longrope")),
+    "rotary_short_factors": ("rotary_scaling", ("longrope",)),
+    "rotary_long_factors": ("rotary_scaling", ("longrope",)),
     "relative_buckets": ("relative_bias", ("t5",)),
     "relative_distance": ("relative_bias", ("t5",)),
     "remat_policy": ("remat", (True,)),
     "gate_limit": ("gated", (True,)),
     "qk_norm_over": ("qk_norm", (True,)),
+    "shared_norm": ("parallel_residual", (True,)),
+    "norm_bias": ("norm_affine", (True,)),
 }
 """Field -> the field it depends on, and the values of that field with which it is read."""
 FEWEST_BUCKETS = 4
@@ -37,6 +43,7 @@ def check_combinations(config: Any) -> None:
     check_read(config, READ_WITH)
     _check_norms_and_residuals(config)
     _check_heads(config)
+    check_rotated(config)
     _check_windows(config)
     _check_scaling(config)
     if config.relative_bias == "t5":
@@ -61,6 +68,10 @@ def check_read(config: Any, read_with: ReadWith) -> None:
 def _check_norms_and_residuals(config: Any) -> None:
     if config.norm_unit_offset and config.norm == "none" and not config.qk_norm:
         raise ConfigError("norm_unit_offset = True needs a norm; set norm = 'rms', or norm_unit_offset = False")
+    if not config.norm_affine and config.norm == "none":
+        raise ConfigError("norm_affine = False is not read with norm = 'none'; set norm = 'layer', or leave it out")
+    if not config.norm_affine and config.norm_unit_offset and not config.qk_norm:
+        raise ConfigError("norm_unit_offset = True is not read with norm_affine = False, as no norm has a gain; leave it out")
     if config.parallel_residual and config.norm_position != "pre":
         raise ConfigError(f"parallel_residual = True needs norm_position = 'pre', and it is {config.norm_position!r}")
     if config.parallel_residual and not config.d_ff:
@@ -74,15 +85,6 @@ def _check_heads(config: Any) -> None:
         raise ConfigError(
             f"head_dim = {config.head_dim} makes heads {config.n_heads * config.head_width} wide in all, which "
             f"output_projection = False adds to d_model = {config.d_model}; set output_projection = True"
-        )
-    if config.rotary_dim is not None:
-        check_size("rotary_dim", config.rotary_dim, least=2, most=config.head_width)
-        if config.rotary_dim % 2:
-            raise ConfigError(f"rotary_dim = {config.rotary_dim} is odd; units are rotated in pairs, give an even number")
-    elif config.rotary != "none" and config.head_width % 2:
-        raise ConfigError(
-            f"rotary = {config.rotary!r} rotates pairs of units, and a head is {config.head_width} wide; give an even "
-            "rotary_dim"
         )
 
 
@@ -106,11 +108,6 @@ def _check_windows(config: Any) -> None:
 
 def _check_scaling(config: Any) -> None:
     """Check that a scaling of rotary positions has all of its numbers, and that their order is right."""
-    for name in ("rotary_base", "rotary_window_base"):
-        if getattr(config, name) is not None or name == "rotary_base":
-            check_number(name, getattr(config, name), 1, open_below=True)
-    if config.rotary_original_context is not None:
-        check_size("rotary_original_context", config.rotary_original_context)
     for name, (other, values) in READ_WITH.items():
         missing = other == "rotary_scaling" and config.rotary_scaling in values and getattr(config, name) is None
         if missing and name != "rotary_attention_factor":

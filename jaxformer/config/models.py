@@ -54,6 +54,8 @@ class ModelConfig(BlockConfig):
     """Position of the first token (BART: 2)."""
     embedding_scale: bool = False
     """Multiply token embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4)."""
+    embedding_multiplier: float = 1.0
+    """Further factor of the token embeddings (Granite)."""
     padding_idx: int | None = None
     """Token id whose embedding starts at zero and gets no gradient from lookups, as in torch.nn.Embedding; a tied head still
     trains it. None: all embeddings are trained."""
@@ -78,6 +80,7 @@ class ModelConfig(BlockConfig):
             check_size("padding_idx", self.padding_idx, least=0, most=self.vocab_size - 1)
         check_choice("init", self.init, get_args(Init))
         check_number("embedding_dropout", self.embedding_dropout, 0, below=1)
+        check_number("embedding_multiplier", self.embedding_multiplier, 0, open_below=True)
         for name in ("embedding_scale", "embedding_norm"):
             check_flag(name, getattr(self, name))
         if self.embedding_norm and self.norm == "none":
@@ -201,6 +204,8 @@ class EncoderDecoderConfig(ModelConfig):
         name = "positions" if self.source_positions is None else "source_positions"
         rows = (self.context if self.source_context is None else self.source_context) + self.position_offset
         _check_positions(name, getattr(self, name), rows, self.token_width)
+        if self.rotary_scaling in ("dynamic", "longrope"):
+            raise ConfigError(f"rotary_scaling = {self.rotary_scaling!r} is for models of one stack; give 'linear' or 'yarn'")
         if self.parallel_residual:
             raise ConfigError("parallel_residual = True has no place for cross-attention; set parallel_residual = False")
         _check_head(self)

@@ -15,7 +15,9 @@ from jaxformer.errors import ConfigError
 
 ROPE = {name: Field(name, None) for name in ("rope_parameters", "rope_scaling", "rope_theta")}
 """Keys that `take_rope` reads and `rope_keys` writes."""
-SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
+PART = "partial_rotary_factor"
+"""Rotated share of a head; a key of its own before version 5, of model types that rotate a part."""
+SCALINGS = {"default": "none", "su": "longrope"} | {it: it for it in ("linear", "dynamic", "llama3", "yarn", "longrope")}
 NUMBERS = {
     "rotary_factor": "factor",
     "rotary_original_context": "original_max_position_embeddings",
@@ -25,6 +27,8 @@ NUMBERS = {
     "rotary_beta_slow": "beta_slow",
     "rotary_truncate": "truncate",
     "rotary_attention_factor": "attention_factor",
+    "rotary_short_factors": "short_factor",
+    "rotary_long_factors": "long_factor",
 }
 """jaxformer's fields -> keys in `rope_parameters`."""
 KNOWN = {"rope_type", "type", "rope_theta", "mscale", "mscale_all_dim", *NUMBERS.values()}
@@ -33,12 +37,20 @@ LAYERS = {"sliding_attention": "window", "full_attention": "full"}
 
 
 def take_rope(found: dict[str, Any]) -> dict[str, Any]:
-    """Take the keys in `ROPE` out of `found`; return jaxformer's rotary fields."""
+    """Take the keys in `ROPE`, and `PART` of a type that has it, out of `found`; return jaxformer's rotary fields."""
     parameters, scaling, theta = (found.pop(name) for name in ROPE)
     rope = {"rope_theta": 10000.0 if theta is None else theta} | dict(scaling or parameters or {})
-    if (part := rope.pop("partial_rotary_factor", 1.0)) != 1:
-        raise ConfigError(f"partial_rotary_factor = {part} is not supported (1 is): heads would be rotated as a whole")
-    return read_rope(rope, found["context"])
+    part = rope.pop(PART, found.get(PART, 1.0))
+    if PART not in found and part != 1:
+        raise ConfigError(f"{PART} = {part} is not supported (1 is): heads would be rotated as a whole")
+    found.pop(PART, None)
+    return read_rope(rope, found["context"]) | rotated_part(found, part)
+
+
+def rotated_part(found: Mapping[str, Any], part: float) -> dict[str, int]:
+    """Return `rotary_dim` for the rotated share of a head; {} if heads are rotated as a whole."""
+    width = found.get("head_dim") or found["d_model"] // found["n_heads"]
+    return {} if int(width * part) == width else {"rotary_dim": int(width * part)}
 
 
 def read_rope(rope: Mapping[str, Any], context: int) -> dict[str, Any]:
@@ -53,6 +65,12 @@ def read_rope(rope: Mapping[str, Any], context: int) -> dict[str, Any]:
         raise ConfigError(f"{', '.join(unknown)} of its rotary positions is not known; take it out if it changes no output")
     given = {"rotary_base": rope["rope_theta"], "rotary_scaling": SCALINGS[kind]}
     numbers = {"original_max_position_embeddings": context} | rope
+    if kind == "dynamic":  # transformers scales from its longest context on, and has no bound
+        numbers["original_max_position_embeddings"] = context
+        given["context"] = int(context * rope["factor"])
+    if SCALINGS[kind] == "longrope":
+        numbers = {"factor": context / numbers["original_max_position_embeddings"]} | numbers
+        numbers |= {name: tuple(rope[name]) for name in ("short_factor", "long_factor")}
     if kind == "yarn":
         numbers = {"factor": context / numbers["original_max_position_embeddings"]} | yarn_amplitude(rope) | numbers
     return given | {name: numbers[key] for name, key in NUMBERS.items() if key in numbers and is_read(name, SCALINGS[kind])}
@@ -73,18 +91,48 @@ def is_read(name: str, scaling: str) -> bool:
 
 def rope_parameters(config: BlockConfig) -> dict[str, Any]:
     """Return `rope_parameters` for a configuration, the inverse of `read_rope`."""
-    kinds = {own: word for word, own in SCALINGS.items()}
+    kinds = {own: word for word, own in SCALINGS.items() if word != "su"}
     numbers = {key: getattr(config, name) for name, key in NUMBERS.items() if is_read(name, config.rotary_scaling)}
-    numbers = {key: value for key, value in numbers.items() if value is not None}
+    if config.rotary_scaling == "dynamic":
+        del numbers["original_max_position_embeddings"]  # transformers has max_position_embeddings for it
+    numbers = {key: list(value) if isinstance(value, tuple) else value for key, value in numbers.items() if value is not None}
     return {"rope_type": kinds[config.rotary_scaling], "rope_theta": config.rotary_base, **numbers}
 
 
-def rope_keys(config: BlockConfig) -> dict[str, Any]:
-    """Return the keys of transformers 5 and those of earlier versions."""
+def rope_keys(config: BlockConfig, *, part: bool = False) -> dict[str, Any]:
+    """Return the keys of transformers 5 and those of earlier versions, with `PART` if the model type has it."""
     rope = rope_parameters(config)
     older = {name: value for name, value in rope.items() if name != "rope_theta"}
     scaling = None if config.rotary_scaling == "none" else older
-    return {"rope_parameters": rope, "rope_theta": config.rotary_base, "rope_scaling": scaling}
+    keys = {"rope_parameters": rope, "rope_theta": config.rotary_base, "rope_scaling": scaling}
+    if config.rotary_scaling == "dynamic":
+        keys["max_position_embeddings"] = config.rotary_original_context
+    share = {PART: 1.0 if config.rotary_dim is None else config.rotary_dim / config.head_width} if part else {}
+    return keys | share | {"rope_parameters": rope | share}
+
+
+def read_by_layer(
+    parameters: Mapping[str, Any], whole: Mapping[str, Any], near: Mapping[str, Any], found: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return jaxformer's rotary fields for `rope_parameters` by type of layer: `whole` of layers that see all tokens, `near` of
+    those with a sliding window, whose angles are not scaled."""
+    if unknown := sorted(parameters.keys() - LAYERS.keys()):
+        raise ConfigError(f"{', '.join(unknown)} of its rotary positions is not known; take it out if it changes no output")
+    fields, local = (read_rope(it, found["context"]) for it in (whole, near))
+    if found["window"] is not None and local != fields:
+        if local["rotary_scaling"] != "none":
+            raise ConfigError(f"rope_type = {local['rotary_scaling']!r} of layers with a window is not supported (default is)")
+        fields["rotary_window_base"] = local["rotary_base"]
+    return fields
+
+
+def rope_by_layer(config: BlockConfig) -> dict[str, Any]:
+    """Return `rope_parameters` by type of layer, the inverse of `read_by_layer`."""
+    whole, local = rope_parameters(config), config.rotary_window_base
+    return {
+        "full_attention": whole,
+        "sliding_attention": whole if local is None else {"rope_type": "default", "rope_theta": local},
+    }
 
 
 def read_layers(types: Sequence[str], found: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,11 +147,30 @@ def read_layers(types: Sequence[str], found: Mapping[str, Any]) -> dict[str, Any
         return {"window": None}
     if window is None:
         raise ConfigError("layer_types has layers with a window, and sliding_window is null")
-    period = next(n for n in range(1, n_layers + 1) if all(kinds[i] == kinds[i % n] for i in range(n_layers)))
-    return {"window": window, "layer_pattern": tuple(kinds[:period]) if "full" in kinds else None}
+    return {"window": window, "layer_pattern": tuple(kinds[: period_of(kinds)]) if "full" in kinds else None}
 
 
 def layer_types(config: BlockConfig) -> list[str]:
     """Return the types of all layers, the inverse of `read_layers`."""
     windowed = config.windowed_layers or (config.window is not None,) * config.n_layers
     return ["sliding_attention" if it else "full_attention" for it in windowed]
+
+
+def read_rotated(rotated: Sequence[Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rotary fields for layers that rotate (true) or do not; the pattern is as short as possible."""
+    kinds, n_layers = [bool(it) for it in rotated], found["n_layers"]
+    if len(kinds) != n_layers:
+        raise ConfigError(f"layers with rotary positions are told of {len(kinds)} layers, and the model has {n_layers}")
+    if not any(kinds):
+        raise ConfigError("no layer has rotary positions, and its numbers for them would not be used")
+    return {} if all(kinds) else {"rotary_pattern": tuple(kinds[: period_of(kinds)])}
+
+
+def rotated_layers(config: BlockConfig) -> list[int]:
+    """Return 1 for each layer with rotary positions, 0 for the others; the inverse of `read_rotated`."""
+    return [int(it) for it in config.rotated_layers or (True,) * config.n_layers]
+
+
+def period_of(kinds: Sequence[Any]) -> int:
+    """Return the smallest number of layers after which their kinds repeat."""
+    return next(n for n in range(1, len(kinds) + 1) if all(kinds[i] == kinds[i % n] for i in range(len(kinds))))

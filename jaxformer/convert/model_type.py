@@ -32,6 +32,7 @@ ACTIVATIONS = {
     "gelu_python_tanh": "gelu_tanh",
     "quick_gelu": "quick_gelu",
     "relu": "relu",
+    "relu2": "relu_squared",
     "silu": "silu",
     "swish": "silu",
     "tanh": "tanh",
@@ -276,6 +277,8 @@ def normal_form(config: ModelConfig) -> ModelConfig:
         }
     elif isinstance(config, EncoderConfig) and config.head == "masked_lm":
         given |= {"head_activation": config.head_activation or config.activation}
+    if (rotated := config.rotated_layers) is not None and any(rotated):
+        given |= {"rotary_pattern": None if all(rotated) else rotated}
     if (windowed := config.windowed_layers) is not None:
         pattern = tuple("window" if it else "full" for it in windowed)
         given |= {"layer_pattern": None if all(windowed) else pattern}

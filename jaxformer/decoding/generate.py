@@ -16,6 +16,7 @@ from jaxformer.decoding.prepare import (
     NONE,
     bucket,
     check_broken,
+    check_crossing,
     check_length,
     check_outside_jit,
     check_stuck,
@@ -64,6 +65,7 @@ def generate(
     check_outside_jit(model, (prompt, n_tokens, key, eos, pad, valid))
     model, text, start, padding = _prepare(model, prompt, valid)
     n_tokens = check_length(n_tokens)
+    check_crossing(model.config, int(start), n_tokens)
     size, vocab_size = bucket(n_tokens), model.config.vocab_size
     choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=size)
     slides = int(start) + n_tokens > model.config.context
@@ -91,6 +93,7 @@ def generate_beam(
     """
     model, text, start, padding = _prepare(model, prompt, valid)
     n_tokens = check_length(n_tokens, least=1)
+    check_crossing(model.config, int(start), n_tokens)
     room = model.config.context + 1 - int(start)
     if n_tokens > room:
         raise InputError(
@@ -141,7 +144,8 @@ def read(
     """
     batch, longest = text.shape
     cache = cut_cache(empty_cache(model, batch, capacity))
-    positions = places(jnp.int32(0), longest, padding)
+    # Rotary angles may depend on the largest position: those behind the prompt, which no token sees, are none of its own.
+    positions = jnp.minimum(places(jnp.int32(0), longest, padding), start - 1)
     states, cache = model.last_hidden_state(text, cache, mask=behind(padding, capacity), positions=positions)
     rows = jnp.repeat(padding, width)
     apart = take_layers_apart(model)

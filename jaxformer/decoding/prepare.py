@@ -10,6 +10,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.config.models import ModelConfig
 from jaxformer.errors import InputError, NonFiniteError
 from jaxformer.validation.arrays import Tokens
 from jaxformer.validation.fields import check_size, whole
@@ -39,6 +40,17 @@ def check_length(n_tokens: int | np.integer, most: int = MOST_TOKENS, least: int
     if n_tokens > most:
         raise InputError(f"n_tokens = {n_tokens} is more than the {most} tokens that can be generated at once; ask for fewer")
     return int(n_tokens)
+
+
+def check_crossing(config: ModelConfig, start: int, n_tokens: int) -> None:
+    """Raise InputError if LongRoPE's angles, which are those of all tokens, would change while tokens are generated."""
+    original = config.rotary_original_context
+    if config.rotary_scaling == "longrope" and original is not None and start <= original < start + n_tokens - 1:
+        raise InputError(
+            f"n_tokens = {n_tokens} after {start} of the prompt pass rotary_original_context = {original}, where longrope "
+            f"changes the angles of all tokens, also of cached ones; ask for at most {original + 1 - start}, or give a longer "
+            "prompt"
+        )
 
 
 def check_outside_jit(model: Any, ids: Any) -> None:

@@ -93,6 +93,10 @@ def export_generate(
     _check_model(model)
     if isinstance(model, Encoder) or isinstance(model, EncoderDecoder) == (start is None):
         raise InputError(f"{type_of(model)} with start = {start}; give a GPT without, or an EncoderDecoder with one")
+    if model.config.rotary_scaling == "longrope":
+        raise InputError(
+            "rotary_scaling = 'longrope' has other angles for longer texts, which no exported cache has; use export"
+        )
     context, vocab_size = model.config.context, model.config.vocab_size
     n_tokens = check_length(n_tokens, context if start is not None else context - 1, least=1)
     check_kind("sampling", sampling, (SamplingConfig, type(None)), "a SamplingConfig")

@@ -12,9 +12,10 @@ from jaxformer.errors import ConfigError
 from jaxformer.nn.cache import KeysValues, LayerCache, fold_heads, unfold_heads
 from jaxformer.nn.chunked_attention import attend_in_chunks
 from jaxformer.nn.dropout import dropout
+from jaxformer.nn.feedforward import clamp
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.masks import combine, window_mask
-from jaxformer.nn.norms import ScaledNorm
+from jaxformer.nn.norms import ScaledNorm, head_norm
 from jaxformer.nn.precision import wide_dtype
 from jaxformer.nn.rotary import make_rotary, rotate
 from jaxformer.validation.inputs import check_place, check_scored, check_sources, source_widths
@@ -143,6 +144,8 @@ class Place(NamedTuple):
     """Positions of the tokens; None: 0, 1, 2, ..., counted on from the cached tokens."""
     windowed: Bool[Array, ""] | None = None
     """True if this layer has the sliding window; None without a layer pattern."""
+    rotated: Bool[Array, ""] | None = None
+    """True if this layer has rotary positions; None without a rotary pattern."""
 
 
 IN_ORDER = Place()
@@ -189,8 +192,10 @@ class MultiHeadAttention(nnx.Module):
         self.query_norm, self.key_norm = (head_norm(config, n) if config.qk_norm else None for n in (self.heads, self.kv_heads))
         self.sinks = Sinks(config.n_heads) if config.sinks else None
         self.scale, self.softcap, self.norm_over = config.attention_scale, config.attention_softcap, config.qk_norm_over
+        self.clip = config.clip_qkv
         self.rotary = None if cross else make_rotary(config)
         self.window, self.patterned = None if cross else config.window, config.layer_pattern is not None and not cross
+        self.rotary_patterned = config.rotary_pattern is not None and not cross
 
     def project(
         self, x: Float[Array, "B T D"], memory: Memory | None
@@ -201,7 +206,7 @@ class MultiHeadAttention(nnx.Module):
                 raise ConfigError("projections = 'fused' attends to x alone; build with cross=True to attend to a memory")
             q, k, v = split_qkv(self.qkv(x), self.heads, self.kv_heads)
             q, k, v = split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
-            return self._normed(self.query_norm, q), self._normed(self.key_norm, k), v
+            return self._normed(self.query_norm, q), self._normed(self.key_norm, k), self._normed(None, v)
         read = memory if isinstance(memory, KeysValues) else self.keys_values(x if memory is None else memory)
         return self._normed(self.query_norm, split_heads(self.query(x), self.heads)), *read.unfolded()
 
@@ -210,7 +215,8 @@ class MultiHeadAttention(nnx.Module):
         keys, values = source if isinstance(source, tuple) else (source, source)
         check_sources(keys, values, (self.kdim, self.vdim))
         keys, values = split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads)
-        return KeysValues(fold_heads(self._normed(self.key_norm, keys)), fold_heads(values), self.kv_heads)
+        keys, values = self._normed(self.key_norm, keys), self._normed(None, values)
+        return KeysValues(fold_heads(keys), fold_heads(values), self.kv_heads)
 
     def weights(
         self,
@@ -259,7 +265,7 @@ class MultiHeadAttention(nnx.Module):
         self, x: Array, cache: LayerCache | None, memory: Memory | None, mask: Array | None, place: Place
     ) -> tuple[AttentionInputs, LayerCache | None]:
         """Return rotated queries and keys, preceded by the cached ones, and the mask with the sliding window in it."""
-        check_place(self.patterned, place.windowed, self.rotary is not None or self.window is not None, memory)
+        check_place((self.patterned, self.rotary_patterned), place, self.rotary is not None or self.window is not None, memory)
         q, k, v = self.project(x, memory)
         start, windowed = 0 if cache is None else cache.length, place.windowed
         if windowed is None:
@@ -267,7 +273,7 @@ class MultiHeadAttention(nnx.Module):
         if self.rotary is not None:
             behind = (jnp.arange(x.shape[1], dtype=jnp.int32) + start)[None]
             positions = behind if place.positions is None else place.positions
-            q, k = rotate(q, self.rotary, positions, windowed), rotate(k, self.rotary, positions, windowed)
+            q, k = (rotate(heads, self.rotary, positions, windowed, place.rotated) for heads in (q, k))
         if cache is not None:
             k, v, cache = cache.append(k, v)
         if self.window is not None:
@@ -279,15 +285,10 @@ class MultiHeadAttention(nnx.Module):
         return Scoring(self.scale, self.softcap, self.sinks)
 
     def _normed(self, norm: ScaledNorm | None, x: Array) -> Array:
-        if norm is None:
-            return x
-        return norm(x) if self.norm_over == "head" else split_heads(norm(merge_heads(x)), x.shape[2])
-
-
-def head_norm(config: BlockConfig, heads: int) -> ScaledNorm:
-    """Build the norm of queries or keys: RMSNorm over the width of a head, or of all of them."""
-    width = config.head_width * (1 if config.qk_norm_over == "head" else heads)
-    return ScaledNorm("rms", width, config.norm_epsilon, unit_offset=config.norm_unit_offset)
+        """Return queries, keys or values with their norm, and clamped."""
+        if norm is not None:
+            x = norm(x) if self.norm_over == "head" else split_heads(norm(merge_heads(x)), x.shape[2])
+        return x if self.clip is None else clamp(x, self.clip)
 
 
 def split_qkv(

@@ -12,10 +12,8 @@ from jaxformer.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.dropout import dropout, split_key
 from jaxformer.nn.experts import MixtureOfExperts, make_feed_forward
-from jaxformer.nn.norms import Identity, ScaledNorm, make_norm
+from jaxformer.nn.norms import AnyNorm, make_norm
 from jaxformer.validation.inputs import check_attended
-
-Norm = ScaledNorm | Identity
 
 
 class AttentionWeights(NamedTuple):
@@ -29,23 +27,28 @@ class AttentionWeights(NamedTuple):
 
 class Block(nnx.Module):
     """Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x))). Sandwich: x + dropout(output_norm(f(norm(x)))).
+    Output norm: x + dropout(output_norm(f(x))).
 
-    With `parallel_residual`, attention and the feed-forward layer read the same x.
+    With `parallel_residual`, attention and the feed-forward layer read the same x, and with `shared_norm` the same norm of it.
     """
 
     def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
-        self.pre, self.parallel = config.norm_position != "post", config.parallel_residual
-        sandwich = config.norm_position == "sandwich"
+        self.pre, self.parallel, self.shared = config.norm_position != "post", config.parallel_residual, config.shared_norm
+        self.multiplier = config.residual_multiplier
+        norm, behind = (
+            config.norm if config.norm_position != "output" else "none",
+            config.norm_position in ("sandwich", "output"),
+        )
         self.dropout_rate = config.residual_dropout
-        self.attention_norm = make_norm(config.norm, config)
+        self.attention_norm = make_norm(norm, config)
         self.attention = MultiHeadAttention(config, causal=causal)
-        self.attention_output_norm = make_norm(config.norm, config) if sandwich else None
-        self.cross_attention_norm = make_norm(config.norm if cross else "none", config)
+        self.attention_output_norm = make_norm(config.norm, config) if behind else None
+        self.cross_attention_norm = make_norm(norm if cross else "none", config)
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
-        self.cross_attention_output_norm = make_norm(config.norm, config) if sandwich and cross else None
-        self.feed_forward_norm = make_norm(config.norm if config.d_ff else "none", config)
+        self.cross_attention_output_norm = make_norm(config.norm, config) if behind and cross else None
+        self.feed_forward_norm = make_norm(norm if config.d_ff and not self.shared else "none", config)
         self.feed_forward = make_feed_forward(config) if config.d_ff else None
-        self.feed_forward_output_norm = make_norm(config.norm, config) if sandwich and config.d_ff else None
+        self.feed_forward_output_norm = make_norm(config.norm, config) if behind and config.d_ff else None
 
     def __call__(
         self,
@@ -79,13 +82,13 @@ class Block(nnx.Module):
         check_attended(self.attention.heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         keys = split_key(key, 6)
         given = x
-        x, cache = self._attend(x, cache, mask, bias, keys[:2], place)
+        x, read, cache = self._attend(x, cache, mask, bias, keys[:2], place)
         if self.cross_attention is not None:
             y = self._before(self.cross_attention_norm, x)
             y = self.cross_attention(y, memory, memory_mask, keys[2], bias=memory_bias)
             x = self._after(self.cross_attention_norm, self.cross_attention_output_norm, x, y, keys[3])
         if self.feed_forward is not None:
-            y = self._before(self.feed_forward_norm, given if self.parallel else x)
+            y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
             y = self.feed_forward(y, keys[4])
             x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5])
         return x, cache
@@ -101,8 +104,8 @@ class Block(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T E"]]:
         """Apply a block with a mixture of experts and without cross-attention; return the router's logits too."""
         keys, given = split_key(key, 6), x
-        x, _ = self._attend(x, None, mask, bias, keys[:2], place)
-        y = self._before(self.feed_forward_norm, given if self.parallel else x)
+        x, read, _ = self._attend(x, None, mask, bias, keys[:2], place)
+        y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
         y, logits = cast(MixtureOfExperts, self.feed_forward).routed(y)
         return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5]), logits
 
@@ -122,7 +125,7 @@ class Block(nnx.Module):
         own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias, place=place)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
-        x, _ = self._attend(x, None, mask, bias, [None, None], place)
+        x, _, _ = self._attend(x, None, mask, bias, [None, None], place)
         y = self._before(self.cross_attention_norm, x)
         return AttentionWeights(own, self.cross_attention.weights(y, memory, memory_mask, bias=memory_bias))
 
@@ -134,15 +137,17 @@ class Block(nnx.Module):
         bias: Array | None,
         keys: list[PRNGKeyArray | None],
         place: Place,
-    ) -> tuple[Array, LayerCache | None]:
-        y = self._before(self.attention_norm, x)
-        y, cache = self.attention.extend(y, cache, mask=mask, rng=keys[0], bias=bias, place=place)
-        return self._after(self.attention_norm, self.attention_output_norm, x, y, keys[1]), cache
+    ) -> tuple[Array, Array, LayerCache | None]:
+        """Return x with attention's output added, what attention read, and the cache."""
+        read = self._before(self.attention_norm, x)
+        y, cache = self.attention.extend(read, cache, mask=mask, rng=keys[0], bias=bias, place=place)
+        return self._after(self.attention_norm, self.attention_output_norm, x, y, keys[1]), read, cache
 
-    def _before(self, norm: Norm, x: Array) -> Array:
+    def _before(self, norm: AnyNorm, x: Array) -> Array:
         return norm(x) if self.pre else x
 
-    def _after(self, norm: Norm, output_norm: Norm | None, x: Array, y: Array, key: PRNGKeyArray | None) -> Array:
+    def _after(self, norm: AnyNorm, output_norm: AnyNorm | None, x: Array, y: Array, key: PRNGKeyArray | None) -> Array:
         y = y if output_norm is None else output_norm(y)
-        x = x + dropout(y, self.dropout_rate, key).astype(x.dtype)
+        y = dropout(y, self.dropout_rate, key).astype(x.dtype)
+        x = x + (y if self.multiplier == 1 else self.multiplier * y)
         return x if self.pre else norm(x)

@@ -42,7 +42,7 @@ class Embedding(nnx.Module):
 
 
 class InputEmbedding(nnx.Module):
-    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])).
+    """dropout(norm(token embedding [* multiplier * sqrt(D)] + position [+ token type])).
 
     The norm is there with `embedding_norm` only; with an `embedding_width`, a linear layer to d_model comes last. Without a
     vocab_size there is no token embedding: each call is given a shared one. An id or a position without a row gives NaN; there
@@ -58,7 +58,7 @@ class InputEmbedding(nnx.Module):
     def __init__(self, config: ModelConfig, vocab_size: int | None, token_types: int = 0):
         self.positions, self.offset = config.positions, config.position_offset
         self.rows = config.context + config.position_offset
-        self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
+        self.scale = config.embedding_multiplier * (math.sqrt(config.d_model) if config.embedding_scale else 1.0)
         self.dropout_rate = config.embedding_dropout
         width = config.token_width
         self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, width, config.padding_idx))

@@ -23,6 +23,16 @@ def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return 0.5 * x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
+def gelu_bloom(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """gelu_tanh with sqrt(2 / pi) rounded to 0.79788456, as in BLOOM: up to 1e-9 of x away."""
+    return 0.5 * x * (1 + jnp.tanh(0.79788456 * (x + 0.044715 * x * x * x)))
+
+
+def relu_squared(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """max(x, 0)^2 (So et al. 2021; Nemotron's)."""
+    return jnp.square(jax.nn.relu(x))
+
+
 def quick_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """x sigmoid(1.702 x), the sigmoid approximation of gelu (Hendrycks and Gimpel 2016, section 2; CLIP's)."""
     return x * jax.nn.sigmoid(1.702 * x)
@@ -30,13 +40,20 @@ def quick_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
+    "relu_squared": relu_squared,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
+    "gelu_bloom": gelu_bloom,
     "quick_gelu": quick_gelu,
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,
 }
 """Activations by their names in configurations."""
+
+
+def clamp(x: Float[Array, "..."], limit: float) -> Float[Array, "..."]:
+    """x, at most limit away from 0; at the limit itself the gradient is 1, as in torch."""
+    return jnp.where(jnp.abs(x) > limit, jnp.sign(x) * limit, x)
 
 
 def combine_gate(
@@ -47,8 +64,7 @@ def combine_gate(
     if gate is None:
         return activate(up)
     if limit is not None:  # at the limit itself the gradient is 1, as in torch
-        gate = jnp.where(gate > limit, limit, gate)
-        up = 1 + jnp.where(jnp.abs(up) > limit, jnp.sign(up) * limit, up)
+        gate, up = jnp.where(gate > limit, limit, gate), 1 + clamp(up, limit)
     return activate(gate) * up
 
 

@@ -60,6 +60,17 @@ class ScaledNorm(nnx.Module):
         return y if self.bias is None else y + self.bias[...].reshape(*leading, -1)
 
 
+class PlainNorm(nnx.Module):
+    """normalised(x), without gain and bias."""
+
+    def __init__(self, kind: Norm, epsilon: float):
+        self.kind = kind
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+        return FUNCTIONS[self.kind](x, self.epsilon)
+
+
 class Identity(nnx.Module):
     """Module that returns its input, in place of a norm."""
 
@@ -67,9 +78,21 @@ class Identity(nnx.Module):
         return x
 
 
-def make_norm(kind: Norm, config: BlockConfig, width: int | None = None) -> ScaledNorm | Identity:
+AnyNorm = ScaledNorm | PlainNorm | Identity
+"""Module in the place of a norm."""
+
+
+def make_norm(kind: Norm, config: BlockConfig, width: int | None = None) -> AnyNorm:
     """Build the norm of that kind over d_model, or over another width."""
     if kind == "none":
         return Identity()
+    if not config.norm_affine:
+        return PlainNorm(kind, config.norm_epsilon)
     width = config.d_model if width is None else width
     return ScaledNorm(kind, width, config.norm_epsilon, config.norm_bias, config.norm_unit_offset)
+
+
+def head_norm(config: BlockConfig, heads: int) -> ScaledNorm:
+    """Build the norm of queries or keys: RMSNorm over the width of a head, or of all of them."""
+    width = config.head_width * (1 if config.qk_norm_over == "head" else heads)
+    return ScaledNorm("rms", width, config.norm_epsilon, unit_offset=config.norm_unit_offset)

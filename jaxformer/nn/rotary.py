@@ -8,11 +8,40 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer.config.blocks import BlockConfig, LinearScaling, Llama3Scaling, RotaryEmbedding, YarnScaling
+from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.rotary import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RotaryEmbedding,
+    YarnScaling,
+)
 from jaxformer.nn.precision import wide, wide_dtype
 
 Pairs = tuple[float, ...]
 """Number for each pair of units."""
+
+
+@dataclass(frozen=True)
+class LongAngles:
+    """LongRoPE: other angles, for all positions, in calls with positions beyond the original context."""
+
+    original_context: int
+    angles: Pairs
+
+
+@dataclass(frozen=True)
+class GrowingBase:
+    """Dynamic NTK scaling: angles by a base that grows with the longest position of a call."""
+
+    original_context: int
+    factor: float
+    exponents: Pairs
+    """Exponent of the growth in each pair's angle."""
+
+
+Longer = LongAngles | GrowingBase
 
 
 @dataclass(frozen=True)
@@ -27,6 +56,8 @@ class Rotary:
     """Radians per token of each pair of units."""
     amplitudes: tuple[float, float]
     """Factors of the rotated units."""
+    longer: tuple[Longer | None, Longer | None]
+    """Changes of the angles in calls with positions beyond the original context; None: no change."""
 
 
 def make_rotary(config: BlockConfig) -> Rotary | None:
@@ -34,11 +65,12 @@ def make_rotary(config: BlockConfig) -> Rotary | None:
     if (rotary := config.rotary_embedding) is None:
         return None
     angles, amplitude = scaled(base_angles(rotary.dim, rotary.base), rotary)
-    local, local_amplitude = angles, amplitude
+    longer = make_longer(rotary)
+    local, local_amplitude, local_longer = angles, amplitude, longer
     if rotary.window_base is not None:
-        local, local_amplitude = base_angles(rotary.dim, rotary.window_base), 1.0
+        local, local_amplitude, local_longer = base_angles(rotary.dim, rotary.window_base), 1.0, None
     both = tuple(angles.tolist()), tuple(local.tolist())
-    return Rotary(rotary.interleaved, both, (amplitude, local_amplitude))
+    return Rotary(rotary.interleaved, both, (amplitude, local_amplitude), (longer, local_longer))
 
 
 def base_angles(dim: int, base: float) -> Float[np.ndarray, " P"]:
@@ -55,6 +87,8 @@ def scaled(angles: np.ndarray, rotary: RotaryEmbedding) -> tuple[np.ndarray, flo
             return llama3(angles, scaling), 1.0
         case YarnScaling() as scaling:
             return yarn(angles, scaling, rotary.base)
+        case LongRopeScaling() as scaling:
+            return divided(angles, scaling.short_factors), longrope_amplitude(scaling)
     return angles, 1.0
 
 
@@ -91,11 +125,48 @@ def yarn(angles: np.ndarray, scaling: YarnScaling, base: float) -> tuple[np.ndar
     return angles * (1 - ramp + ramp / factor), amplitude
 
 
+def divided(angles: np.ndarray, factors: tuple[float, ...]) -> np.ndarray:
+    """Divide each pair's angle by its own factor (LongRoPE, Ding et al. 2024)."""
+    return angles / np.asarray(factors)
+
+
+def longrope_amplitude(scaling: LongRopeScaling) -> float:
+    """sqrt(1 + ln(factor) / ln(original context)), unless it is given (LongRoPE, as in Phi-3)."""
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    return math.sqrt(1 + math.log(scaling.factor) / math.log(scaling.original_context)) if scaling.factor > 1 else 1.0
+
+
+def make_longer(rotary: RotaryEmbedding) -> Longer | None:
+    """Build what changes the angles in calls with positions beyond the original context."""
+    match rotary.scaling:
+        case LongRopeScaling() as scaling:
+            angles = divided(base_angles(rotary.dim, rotary.base), scaling.long_factors)
+            return LongAngles(scaling.original_context, tuple(angles.tolist()))
+        case DynamicScaling() as scaling:
+            exponents = tuple(2 * i / (rotary.dim - 2) for i in range(rotary.dim // 2))
+            return GrowingBase(scaling.original_context, scaling.factor, exponents)
+    return None
+
+
+def angles_of(pairs: Pairs, longer: Longer | None, positions: Int[Array, "#B T"], dtype: np.dtype) -> Float[Array, " P"]:
+    """Return the angles of a call with these positions, of which the largest counts."""
+    angles = jnp.asarray(pairs, dtype)
+    match longer:
+        case LongAngles():
+            return jnp.where(positions.max() >= longer.original_context, jnp.asarray(longer.angles, dtype), angles)
+        case GrowingBase():
+            length = jnp.maximum(positions.max() + 1, longer.original_context).astype(dtype)
+            growth = longer.factor * length / longer.original_context - (longer.factor - 1)
+            return angles * growth ** -jnp.asarray(longer.exponents, dtype)
+    return angles
+
+
 def waves(
     rotary: Rotary, positions: Int[Array, "#B T"], windowed: bool | Bool[Array, ""], dtype: np.dtype
 ) -> tuple[Float[Array, "#B T 1 P"], Float[Array, "#B T 1 P"]]:
     """Return the cosine and sine of every pair's angle at these positions."""
-    full, local = (jnp.asarray(angles, dtype) for angles in rotary.angles)
+    full, local = (angles_of(*each, positions, dtype) for each in zip(rotary.angles, rotary.longer, strict=True))
     amplitude, local_amplitude = (jnp.asarray(number, dtype) for number in rotary.amplitudes)
     angles = positions.astype(dtype)[..., None, None] * jnp.where(windowed, local, full)[None, None, None]
     amplitude = jnp.where(windowed, local_amplitude, amplitude)
@@ -103,9 +174,16 @@ def waves(
 
 
 def rotate(
-    x: Float[Array, "B T N H"], rotary: Rotary, positions: Int[Array, "#B T"], windowed: bool | Bool[Array, ""] = False
+    x: Float[Array, "B T N H"],
+    rotary: Rotary,
+    positions: Int[Array, "#B T"],
+    windowed: bool | Bool[Array, ""] = False,
+    rotated: Bool[Array, ""] | None = None,
 ) -> Float[Array, "B T N H"]:
-    """Rotate each pair (a, b) of the first R units to (a cos - b sin, b cos + a sin), in float32 or wider; other units stay."""
+    """Rotate each pair (a, b) of the first R units to (a cos - b sin, b cos + a sin), in float32 or wider; other units stay.
+
+    All stay in a layer that is not `rotated`; None: it is.
+    """
     cos, sin = waves(rotary, positions, windowed, wide_dtype(x.dtype))
     n = 2 * cos.shape[-1]
     turned, rest = wide(x[..., :n]), x[..., n:]
@@ -113,4 +191,5 @@ def rotate(
     axis = -1 if rotary.interleaved else -2
     a, b = (jax.lax.index_in_dim(pairs, i, axis, keepdims=False) for i in (0, 1))
     turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis).reshape(turned.shape)
-    return jnp.concatenate([turned.astype(x.dtype), rest], -1)
+    turned = jnp.concatenate([turned.astype(x.dtype), rest], -1)
+    return turned if rotated is None else jnp.where(rotated, turned, x)

@@ -86,8 +86,8 @@ def scan_layers(
 
 
 def _extend(carry: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, KeysValues | None]:
-    block, windowed, key, remembered, held = layer
-    shared = _in_layer(shared, windowed)
+    block, kind, key, remembered, held = layer
+    shared = _in_layer(shared, kind)
     length = shared.pop("length")
     if remembered is not None:
         shared["memory"] = remembered
@@ -95,10 +95,10 @@ def _extend(carry: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Arr
     return x, None if cache is None else cache.held
 
 
-def _in_layer(shared: dict[str, Any], windowed: Array | None) -> dict[str, Any]:
-    """Return the arguments of one layer, with its positions and its sliding window as its place."""
+def _in_layer(shared: dict[str, Any], kind: dict[str, Array | None]) -> dict[str, Any]:
+    """Return the arguments of one layer, with its positions and its kind as its place."""
     shared = dict(shared)
-    return shared | {"place": Place(shared.pop("positions"), windowed)}
+    return shared | {"place": Place(shared.pop("positions"), **kind)}
 
 
 def _remember(carry: None, layer: list[Any], memory: Source) -> tuple[None, KeysValues]:
@@ -106,20 +106,20 @@ def _remember(carry: None, layer: list[Any], memory: Source) -> tuple[None, Keys
 
 
 def _weights(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, AttentionWeights]:
-    block, windowed = layer
-    shared = _in_layer(shared, windowed)
+    block, kind = layer
+    shared = _in_layer(shared, kind)
     return block(x, **shared), block.weights(x, **shared)
 
 
 def _hidden_states(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, Array]:
-    block, windowed = layer
-    x = block(x, **_in_layer(shared, windowed))
+    block, kind = layer
+    x = block(x, **_in_layer(shared, kind))
     return x, x
 
 
 def _routed(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, Array]:
-    block, windowed, key = layer
-    return block.routed(x, key=key, **_in_layer(shared, windowed))
+    block, kind, key = layer
+    return block.routed(x, key=key, **_in_layer(shared, kind))
 
 
 class Stack(nnx.Module):
@@ -134,7 +134,7 @@ class Stack(nnx.Module):
         self.layers = config.layers
         self.held = config.kv_heads, config.head_width
         self.remat = config.remat_policy if config.remat else None
-        self.windowed = config.windowed_layers
+        self.kinds = config.windowed_layers, config.rotated_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
         self.shared = config.shared_layers
         held, block = 1 if config.shared_layers else config.n_layers, Block(config, cross=cross, causal=causal)
@@ -198,7 +198,7 @@ class Stack(nnx.Module):
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias, positions) | {"memory": states}
         held, length = (None, None) if cache is None else (cache.layers, cache.length)
-        layers = [self._every(), self._windowed(), keys, remembered, held]
+        layers = [self._every(), self._kinds(), keys, remembered, held]
         # A cache is filled once, which does not win back the time to compile unrolled layers.
         unroll = self.unroll if cache is None else (1, 1)
         after, held = scan_layers(_extend, x, layers, shared | {"length": length}, unroll=unroll, remat=self.remat)
@@ -223,7 +223,7 @@ class Stack(nnx.Module):
     ) -> AttentionWeights:
         """Return the attention weights of every layer."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
-        return scan_layers(_weights, x, [self._every(), self._windowed()], shared)[1]
+        return scan_layers(_weights, x, [self._every(), self._kinds()], shared)[1]
 
     def hidden_states(
         self,
@@ -238,7 +238,7 @@ class Stack(nnx.Module):
     ) -> Float[Array, "_ B T D"]:
         """Return x and the output of every layer, L + 1 in all."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
-        states = scan_layers(_hidden_states, x, [self._every(), self._windowed()], shared)[1]
+        states = scan_layers(_hidden_states, x, [self._every(), self._kinds()], shared)[1]
         return jnp.concatenate([x[None], states])
 
     def routed(
@@ -254,7 +254,7 @@ class Stack(nnx.Module):
         keys = None if key is None else split(key, self.n_layers)
         shared = self._shared(x, None, mask, None, None, bias, None, positions)
         shared = {name: shared[name] for name in ("mask", "bias", "positions")}
-        layers = [self._every(), self._windowed(), keys]
+        layers = [self._every(), self._kinds(), keys]
         return scan_layers(_routed, x, layers, shared, unroll=self.unroll, remat=self.remat)
 
     def _every(self) -> Block:
@@ -267,9 +267,10 @@ class Stack(nnx.Module):
             is_leaf=is_apart,
         )
 
-    def _windowed(self) -> Array | None:
-        """Return for each layer True if it has the sliding window; None without a layer pattern."""
-        return None if self.windowed is None else jnp.asarray(self.windowed)
+    def _kinds(self) -> dict[str, Array | None]:
+        """Return for each layer if it has the sliding window, and rotary positions; None without a pattern."""
+        windowed, rotated = (None if kind is None else jnp.asarray(kind) for kind in self.kinds)
+        return {"windowed": windowed, "rotated": rotated}
 
     def _shared(
         self,

@@ -189,11 +189,12 @@ def check_attended(heads: int, x: Any, cache: Any, own: MaskAndBias, memory: Any
         check_scored((batch, heads, queries, memory_shape(memory)[1]), *cross, name="memory ")
 
 
-def check_place(patterned: bool, windowed: Any, placed: bool, memory: Any) -> None:
-    """Check the place of a layer: a layer of a layer_pattern has to be told if it has the sliding window, and rotary positions
-    or a window cannot be combined with a memory."""
-    if patterned and windowed is None:
-        raise InputError("this layer is one of a layer_pattern; call the stack, or give place=Place(windowed=True or False)")
+def check_place(patterned: tuple[bool, bool], place: Any, placed: bool, memory: Any) -> None:
+    """Check the place of a layer: a layer of a pattern (of windows, of rotary positions) has to be told if it has them, and
+    rotary positions or a window cannot be combined with a memory."""
+    for found, name, pattern in zip(patterned, ("windowed", "rotated"), ("layer_pattern", "rotary_pattern"), strict=True):
+        if found and getattr(place, name) is None:
+            raise InputError(f"this layer is one of a {pattern}; call the stack, or give place=Place({name}=True or False)")
     if placed and memory is not None:
         raise InputError(
             "this attention has rotary positions or a window of its own tokens; build with cross=True for a memory"

@@ -1,5 +1,7 @@
 """Keys of config.json that are no single field, as rotary positions: read as transformers reads them, and written for it."""
 
+from copy import deepcopy
+
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -37,6 +39,15 @@ OLDER = {
     "gemma3, no window": ("gemma3_text", BASES | {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}),
     "neox": ("gpt_neox", {"rotary_pct": 0.5, "rotary_emb_base": 5e4}),
     "neox, whole heads": ("gpt_neox", {"rotary_pct": 1.0, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+    "dynamic": ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 512}),
+    "a part of a head": ("stablelm", {"partial_rotary_factor": 0.5, "rope_theta": 3e4}),
+    "all of a head": ("nemotron", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 1.0}}),
+    "gemma": ("gemma", {"hidden_act": "gelu", "rope_theta": 2e4}),
+    "granite": ("granite", {"logits_scaling": 13.0, "attention_multiplier": 0.0078125, "embedding_multiplier": 12.0}),
+    "smollm3": ("smollm3", {"no_rope_layer_interval": 3, "num_hidden_layers": 7}),
+    "smollm3, window": ("smollm3", {"use_sliding_window": True, "sliding_window": 9, "num_hidden_layers": 8}),
+    "exaone4": ("exaone4", {"num_hidden_layers": 6, "sliding_window_pattern": 3, "rope_scaling": LLAMA3}),
+    "olmo3": ("olmo3", {"num_hidden_layers": 6, "rope_scaling": YARN | {"rope_type": "yarn"}, "rope_theta": 5e5}),
     "t5 1.1": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "t5, an activation": ("t5", {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}),
     "mt5": ("mt5", {"tie_word_embeddings": False, "num_decoder_layers": 3, "feed_forward_proj": "gated-silu"}),
@@ -44,8 +55,8 @@ OLDER = {
 
 
 def by_transformers(name: str, described: dict) -> dict:
-    """What transformers makes of it, all keys written out."""
-    return CONFIG_MAPPING[name].from_dict(described).to_dict()
+    """What transformers makes of a copy, which it writes into: all keys written out."""
+    return CONFIG_MAPPING[name].from_dict(deepcopy(described)).to_dict()
 
 
 @pytest.mark.parametrize("case", OLDER)
@@ -77,8 +88,8 @@ def test_versions_before_5_are_told_the_same(case):
 REFUSED = {
     "another scaling": (
         "llama",
-        {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
-        "rope_type = 'dynamic' is not supported",
+        {"rope_scaling": {"type": "proportional", "factor": 2.0}},
+        "rope_type = 'proportional' is not supported",
     ),
     "an unknown number": (
         "llama",
@@ -99,6 +110,12 @@ REFUSED = {
         "gpt_neox",
         {"rotary_emb_base": 10.0, "rope_theta": 20.0},
         "rope_theta = 20.0 differs from 10.0, which its rotary",
+    ),
+    "two readings of a base": ("olmo3", {"rope_theta": 1e4}, "rope_theta = 10000.0 is read for all layers by transformers 4"),
+    "too few layers that rotate": (
+        "smollm3",
+        {"no_rope_layers": [1, 0]},
+        "rotary positions are told of 2 layers, and the model",
     ),
     "an unknown activation": ("t5", {"feed_forward_proj": "gated-mish"}, "has the activation 'mish', which is not known"),
 }

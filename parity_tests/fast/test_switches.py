@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
 import torch_ref.models as torch_models
 from jaxformer.config.models import EncoderDecoderConfig
@@ -17,7 +18,7 @@ from jaxformer.config.settings import BeamConfig
 from jaxformer.decoding import generate, generate_beam
 from jaxformer.errors import InputError
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
-from jaxformer.models import abstract
+from jaxformer.models import GPT, abstract
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.cache import empty_cache
 from jaxformer.nn.stack import Stack
@@ -95,6 +96,35 @@ GPTS = {
         context=CONTEXT, positions="none", rotary="interleaved", window=5, sinks=True, layers="rolled", remat=True
     ),
     "alibi": gpt_config(context=CONTEXT, positions="none", relative_bias="alibi", sinks=True, n_heads=6, layers="rolled"),
+    "cohere": gpt_config(
+        context=CONTEXT,
+        positions="none",
+        norm_bias=False,
+        parallel_residual=True,
+        shared_norm=True,
+        residual_multiplier=0.7,
+        rotary="interleaved",
+        rotary_pattern=(False, True),
+        window=5,
+        layer_pattern=("window", "full"),
+        clip_qkv=0.9,
+        activation="gelu_bloom",
+        layers="rolled",
+    ),
+    "olmo 2": gpt_config(
+        context=CONTEXT,
+        **BARE,
+        norm_position="output",
+        qk_norm=True,
+        qk_norm_over="all",
+        rotary="half",
+        rotary_pattern=(True, False),
+        clip_qkv=1.1,
+        activation="relu_squared",
+        embedding_multiplier=1.7,
+        residual_multiplier=1.3,
+        layers="unrolled",
+    ),
     "shared layers": gpt_config(
         context=CONTEXT, shared_layers=True, rotary="half", positions="none", window=5, layers="rolled"
     ),
@@ -109,7 +139,23 @@ GPTS = {
     ),
 }
 T5 = {"relative_bias": "t5", "relative_buckets": 12, "relative_distance": 16, "attention_scale": 1.0}
-OTHERS = {
+LONGROPE = {"rotary_scaling": "longrope", "rotary_factor": 3.0, "rotary_original_context": 9, "rotary_dim": 6}
+LONGROPE |= {"rotary_short_factors": (1.1, 1.2, 1.4), "rotary_long_factors": (1.5, 2.0, 4.0)}
+GROWING = {"rotary_scaling": "dynamic", "rotary_factor": 2.5, "rotary_original_context": 9}
+BY_LENGTH = {
+    "longrope, norms without gain": gpt_config(context=CONTEXT, positions="none", norm_affine=False, rotary="half", **LONGROPE),
+    "a base that grows, in layers without a window": gpt_config(
+        context=CONTEXT,
+        positions="none",
+        rotary="interleaved",
+        window=5,
+        layer_pattern=("window", "full"),
+        rotary_window_base=30.0,
+        **GROWING,
+    ),
+}
+"""GPTs whose angles depend on the longest position of a call, so that a cache holds keys of several angles."""
+OTHERS = BY_LENGTH | {
     "an encoder with embeddings of their own width, a window on both sides and token types": encoder_config(
         context=CONTEXT,
         embedding_width=10,
@@ -137,6 +183,8 @@ OTHERS = {
         qk_norm=True,
         sinks=True,
         rotary="half",
+        rotary_pattern=(False, True),
+        clip_qkv=0.8,
         window=5,
         layer_pattern=("full", "window"),
         n_decoder_layers=3,
@@ -155,7 +203,9 @@ def model_twins(name):
 
 @pytest.mark.first(8)
 @checks
-@pytest.mark.parametrize("name", usually(CONFIGS, "gemma", "neox", "alibi", "shared layers", "t5's encoder-decoder"))
+@pytest.mark.parametrize(
+    "name", usually(CONFIGS, "gemma", "neox", "alibi", "shared layers", "t5's encoder-decoder", "cohere", *BY_LENGTH)
+)
 def test_equal(name, check):
     reference, candidate = model_twins(name)
     if check.__name__ == "check_all_gradients":
@@ -190,7 +240,7 @@ def left_padded(n):
 @pytest.mark.first(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("pieces", usually(PIECES, "pieces"))
-@pytest.mark.parametrize("name", usually(GPTS, "gemma", "neox"))
+@pytest.mark.parametrize("name", usually(GPTS, "gemma", "neox", "olmo 2"))
 def test_cached_equals_uncached(name, pieces):
     """After left padding, with positions given."""
     model, twin = wide_twins(name)
@@ -218,15 +268,24 @@ def test_cached_equals_uncached(name, pieces):
 
 @pytest.mark.first(1)
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", usually(GPTS, "gemma", "alibi"))
+@pytest.mark.parametrize("name", usually(GPTS | BY_LENGTH, "gemma", "alibi", "a base that grows, in layers without a window"))
 def test_what_it_writes_behind_padding_and_past_the_context(name):
     model, twin = wide_twins(name)
-    prompt = np.random.default_rng(3).integers(0, V, (3, 9)).astype(np.int32)
-    valid = np.arange(9)[None] >= np.array([[0], [2], [5]])
+    prompt = np.random.default_rng(3).integers(0, V, (3, 10 if "longrope" in name else 9)).astype(np.int32)
+    valid = np.arange(prompt.shape[1])[None] >= np.array([[0], [2], [5]])
     found = generate(model, prompt, 20, valid=valid)
     reference = torch_generate(twin, torch.from_numpy(prompt), 20, valid=torch.from_numpy(valid))
     assert np.array_equal(found, reference.numpy())
     assert len(np.unique(found)) > 3
+
+
+def test_longrope_is_not_passed_while_tokens_are_generated():
+    """Of texts on either side of the original context, a cache is right."""
+    model = GPT(CONFIGS["longrope, norms without gain"], rngs=nnx.Rngs(0))
+    prompt = np.zeros((1, 5), np.int32)
+    assert generate(model, prompt, 5).shape == (1, 5)
+    with pytest.raises(InputError, match=r"n_tokens = 6 after 5 of the prompt pass rotary_original_context = 9, .* at most 5"):
+        generate(model, prompt, 6)
 
 
 @pytest.mark.usefixtures("float64")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 import transformers
+from transformers.models.bloom import modeling_bloom
 
 import jaxformer as jf
 from jaxformer.checkpoints.hf import Checkpoint
@@ -119,6 +120,79 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_neox, in turn": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": False, "attention_bias": False}),
 }
 
+NARROW = {name: value for name, value in MODERN.items() if name != "head_dim"} | {"hidden_size": 24}
+"""Sizes of models whose heads are as wide as the model in all: 8 units each."""
+PART = {"partial_rotary_factor": 0.5}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 100.0, "short_factor": [1.25, 1.5], "long_factor": [1.5, 4.0]} | PART
+ORIGINAL = {"original_max_position_embeddings": 8}
+OPT = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 3, "ffn_dim": 20} | IDS
+OPT |= {"max_position_embeddings": 32, "word_embed_proj_dim": D}
+MPT = {"vocab_size": V, "d_model": D, "n_layers": 2, "n_heads": 3, "max_seq_len": 32}
+MPT |= {"attn_config": {"clip_qkv": 0.8, "softmax_scale": 0.4}}
+FALCON = {name: value for name, value in NARROW.items() if name not in ("intermediate_size", "num_key_value_heads")}
+FALCON |= {"ffn_hidden_size": 20}
+GPTJ = GPT2 | {"n_embd": 24, "rotary_dim": 4}
+NEO = {"vocab_size": V, "hidden_size": D, "num_layers": 2, "num_heads": 3, "window_size": 4, "max_position_embeddings": 32}
+NEO |= {"bos_token_id": 0, "eos_token_id": EOS}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 3.0}
+CASES |= {
+    "gemma": ("GemmaForCausalLM", MODERN | {"rope_parameters": LINEAR, "attention_bias": True}),
+    "gemma, base": ("GemmaModel", MODERN),
+    "olmo": ("OlmoForCausalLM", NARROW | {"clip_qkv": 1.5}),
+    "olmo2": ("Olmo2ForCausalLM", NARROW | {"rope_parameters": YARN}),
+    "olmo3": ("Olmo3ForCausalLM", NARROW | {"sliding_window": 4, "layer_types": [WINDOW, FULL], "rope_parameters": BASES}),
+    "exaone4": ("Exaone4ForCausalLM", MODERN | {"sliding_window": 4, "layer_types": [FULL, WINDOW]}),
+    "exaone4, all": (
+        "Exaone4ForCausalLM",
+        MODERN | {"sliding_window": None, "sliding_window_pattern": 0, "layer_types": [FULL] * 2},
+    ),
+    "arcee": ("ArceeForCausalLM", MODERN | {"mlp_bias": True}),
+    "helium": ("HeliumForCausalLM", MODERN | {"hidden_size": 18, "attention_bias": True}),
+    "ernie4_5": ("Ernie4_5ForCausalLM", MODERN | {"use_bias": True}),
+    "seed_oss": ("SeedOssForCausalLM", MODERN | {"residual_dropout": 0.0}),
+    "granite": (
+        "GraniteForCausalLM",
+        NARROW | {"embedding_multiplier": 3.0, "logits_scaling": 7.0, "residual_multiplier": 0.6, "attention_multiplier": 0.2},
+    ),
+    "nemotron": ("NemotronForCausalLM", NARROW | PART),
+    "stablelm": ("StableLmForCausalLM", NARROW | PART | {"use_parallel_residual": True, "use_qkv_bias": True}),
+    "stablelm, in turn": ("StableLmForCausalLM", NARROW | {"tie_word_embeddings": True}),
+    "smollm3": ("SmolLM3ForCausalLM", NARROW | {"no_rope_layers": [1, 0], "attention_bias": True}),
+    "smollm3, window": (
+        "SmolLM3ForCausalLM",
+        NARROW | {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 4},
+    ),
+    "cohere": ("CohereForCausalLM", NARROW | {"logit_scale": 0.3, "attention_bias": True}),
+    "cohere2": ("Cohere2ForCausalLM", NARROW | {"sliding_window": 4, "layer_types": [WINDOW, FULL]}),
+    "glm": ("GlmForCausalLM", NARROW | PART | {"head_dim": 8}),
+    "glm4": ("Glm4ForCausalLM", NARROW | {"head_dim": 8, "rope_parameters": LINEAR | PART}),
+    "phi": ("PhiForCausalLM", NARROW | PART | {"num_key_value_heads": 3}),
+    "phi3": ("Phi3ForCausalLM", NARROW | {"rope_parameters": LONGROPE, "sliding_window": 5} | ORIGINAL),
+    "phi3, short": ("Phi3ForCausalLM", NARROW | {"rope_parameters": LONGROPE} | {"original_max_position_embeddings": 30}),
+    "gpt_bigcode": ("GPTBigCodeForCausalLM", GPT2),
+    "gpt_bigcode, heads": ("GPTBigCodeForCausalLM", GPT2 | {"multi_query": False, "n_inner": 20}),
+    "starcoder2": ("Starcoder2ForCausalLM", NARROW | {"sliding_window": 4}),
+    "opt": ("OPTForCausalLM", OPT),
+    "opt, post-norm": ("OPTForCausalLM", OPT | {"do_layer_norm_before": False, "enable_bias": False}),
+    "opt, base": ("OPTModel", OPT | {"layer_norm_elementwise_affine": False}),
+    "bloom": ("BloomForCausalLM", {"vocab_size": V, "hidden_size": D, "n_layer": 2, "n_head": 3} | IDS),
+    "mpt": ("MptForCausalLM", MPT | IDS),
+    "falcon": ("FalconForCausalLM", FALCON),
+    "falcon, two norms": ("FalconForCausalLM", FALCON | {"new_decoder_architecture": True, "num_kv_heads": 3, "bias": True}),
+    "falcon, in turn": ("FalconForCausalLM", FALCON | {"multi_query": False, "parallel_attn": False}),
+    "gptj": ("GPTJForCausalLM", GPTJ | {"n_inner": 20}),
+    "codegen": ("CodeGenForCausalLM", GPTJ | {"n_head": 4}),
+    "gpt_neo": ("GPTNeoForCausalLM", NEO | {"attention_types": [[["local", "global"], 1]]}),
+    "llama, dynamic": ("LlamaForCausalLM", MODERN | {"rope_parameters": DYNAMIC, "max_position_embeddings": 8}),
+}
+
+
+class BloomGelu(torch.nn.Module):
+    """BLOOM's activation with autograd's derivative, from which its own is 1e-12 away: there a constant is rounded."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return modeling_bloom.bloom_gelu_forward(x)
+
 
 class Case(NamedTuple):
     """What is in a folder, as transformers loads it and as we do."""
@@ -158,6 +232,9 @@ def in_float64(case: Case) -> Any:
         tables = dict(type(model)(model.config).named_buffers())
     for name in tables.keys() - model.state_dict().keys():
         model.get_buffer(name).data = tables[name]
+    if case.kind.name == "bloom":
+        for block in model.transformer.h:
+            block.mlp.gelu_impl = BloomGelu()
     for stack in ("encoder", "decoder"):
         if case.kind.name == "m2m_100":
             positions = getattr(model.model, stack).embed_positions

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxformer
-from jaxformer.config.blocks import ELSEWHERE, SCALINGS, Activation, BlockConfig, RotaryEmbedding, YarnScaling
+from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
 from jaxformer.config.configuration import from_dict
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.config.presets import PRESETS, preset
+from jaxformer.config.rotary import SCALINGS, RotaryEmbedding, YarnScaling
 from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 from jaxformer.errors import ConfigError, JaxformerError
 
@@ -35,12 +36,16 @@ RATES = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embed
 NO_RATES = (-0.5, 1, 1.5, math.nan, math.inf, "0.1", True)
 YARN = {"rotary": "half", "rotary_dim": 2, "rotary_scaling": "yarn", "rotary_factor": 2.0, "rotary_original_context": 8}
 LLAMA3 = YARN | {"rotary_scaling": "llama3", "rotary_low_frequency_factor": 1.0, "rotary_high_frequency_factor": 4.0}
-POSITIVE_OR_NONE = ("attention_scale", "attention_softcap", "logits_softcap", "embedding_std")
+POSITIVE_OR_NONE = ("attention_scale", "attention_softcap", "clip_qkv", "logits_softcap", "embedding_std")
+MULTIPLIERS = ("residual_multiplier", "embedding_multiplier")
+LONGROPE = YARN | {"rotary_scaling": "longrope", "rotary_short_factors": (1.5,), "rotary_long_factors": (2.5,)}
 FLAGS = (
     "gated",
     "norm_bias",
+    "norm_affine",
     "norm_unit_offset",
     "parallel_residual",
+    "shared_norm",
     "qk_norm",
     "sinks",
     "rotary_truncate",
@@ -63,6 +68,7 @@ BAD = [
     *[(GPTConfig, "padding_idx", value) for value in (-1, 5, 2.0, True, "0")],
     *[(kind, "logits_scale", value) for kind in (GPTConfig, EncoderDecoderConfig) for value in (0, -1, math.nan, None, True)],
     *[(GPTConfig, name, value) for name in POSITIVE_OR_NONE for value in (0, -0.1, math.nan, math.inf, "0.1", True)],
+    *[(GPTConfig, name, value) for name in MULTIPLIERS for value in (0, -0.1, math.nan, None, "0.1", True)],
     *[(EncoderConfig, "token_types", value) for value in (-1, 2.0, True, None)],
     *[(EncoderConfig, "pooler", value) for value in (1, 0, None, "yes")],
     *[(EncoderConfig, "head", value) for value in ("classification", None, True)],
@@ -109,6 +115,8 @@ BAD_WITH = [
     *[(YARN, "rotary_original_context", value) for value in (0, 2.5, True)],
     *[(YARN | {"window": 3}, name, v) for name in ("rotary_base", "rotary_window_base") for v in (1, 0.5, -3, math.nan, "1")],
     *[(LLAMA3, f"rotary_{name}_frequency_factor", value) for name in ("low", "high") for value in (0, -1, "4", math.nan)],
+    *[(LONGROPE, f"rotary_{name}_factors", value) for name in ("short", "long") for value in ((1.0, 2.0), (), [1.5], 1.5)],
+    *[(YARN, "rotary_pattern", value) for value in (True, (), (True,), (True, 1), [True, False], ("yes", "no"))],
     *[({"relative_bias": "t5"}, "relative_buckets", value) for value in (0, 2, 3.0, True, 7)],
     *[({"relative_bias": "t5"}, "relative_distance", value) for value in (0, 16, 20.0, True)],
     *[({"window": 3}, "layer_pattern", value) for value in (("window", "fall"), "window", (), ("full",), 3, ["window"])],
@@ -116,6 +124,9 @@ BAD_WITH = [
 """The settings that a field needs; the field, and a value that it cannot have."""
 UNREAD = {
     "rotary_dim": 2,
+    "rotary_pattern": (True, False),
+    "rotary_short_factors": (1.5,),
+    "rotary_long_factors": (2.5,),
     "rotary_base": 5e5,
     "rotary_scaling": "linear",
     "rotary_factor": 2.0,
@@ -161,10 +172,12 @@ def test_bad_value_of_a_field_that_is_read_is_named(given, name, value):
 @pytest.mark.parametrize(("name", "value"), UNREAD.items())
 def test_a_field_that_nothing_reads_is_refused(name, value):
     said = refused(GPTConfig, **{name: value})
-    assert re.match(rf"{name} = {value!r} is not read with (rotary|rotary_scaling|relative_bias) = 'none'; set ", said)
+    assert re.match(
+        rf"{name} = {re.escape(repr(value))} is not read with (rotary|rotary_scaling|relative_bias) = 'none'; set ", said
+    )
 
 
-@pytest.mark.parametrize("scaling", [YARN, LLAMA3], ids=lambda given: given["rotary_scaling"])
+@pytest.mark.parametrize("scaling", [YARN, LLAMA3, LONGROPE], ids=lambda given: given["rotary_scaling"])
 def test_a_scaling_without_its_numbers_is_refused(scaling):
     for name in [name for name in scaling if name not in ("rotary", "rotary_dim", "rotary_scaling")]:
         said = f"rotary_scaling = {scaling['rotary_scaling']!r} needs {name}; the model's own configuration has it"
@@ -242,6 +255,20 @@ def test_an_unknown_field_is_answered_with_the_nearest(kind, field, said):
             "head_dim = 5 makes heads 20 wide in all, which output_projection = False adds to d_model = 12; set",
         ),
         (GPTConfig, {"embedding_norm": True, "norm": "none"}, "embedding_norm = True needs a norm"),
+        (GPTConfig, {"shared_norm": True}, "shared_norm = True is not read with parallel_residual = False; set parallel"),
+        (GPTConfig, {"norm_bias": False, "norm_affine": False}, "norm_bias = False is not read with norm_affine = False; set"),
+        (GPTConfig, {"norm_affine": False, "norm": "none"}, "norm_affine = False is not read with norm = 'none'; set norm"),
+        (
+            GPTConfig,
+            {"norm_affine": False, "norm_unit_offset": True},
+            "norm_unit_offset = True is not read with norm_affine = False, as no norm has a gain",
+        ),
+        (
+            GPTConfig,
+            YARN | {"rotary_scaling": "dynamic"},
+            "rotary_scaling = 'dynamic' needs 4 rotated units of a head, and there are 2",
+        ),
+        (EncoderDecoderConfig, LONGROPE, "rotary_scaling = 'longrope' is for models of one stack; give 'linear' or 'yarn'"),
         (GPTConfig, {"norm_unit_offset": True, "norm": "none"}, "norm_unit_offset = True needs a norm; set norm = 'rms'"),
         (
             GPTConfig,

@@ -25,24 +25,29 @@ class AttentionWeights(NamedTuple):
 
 class Block(nn.Module):
     """Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x))). Sandwich: x + dropout(output_norm(f(norm(x)))).
+    Output norm: x + dropout(output_norm(f(x))).
 
-    With `parallel_residual`, attention and the feed-forward layer read the same x.
+    With `parallel_residual`, attention and the feed-forward layer read the same x, and with `shared_norm` the same norm of it.
     """
 
     def __init__(self, config: BlockConfig, *, cross: bool = False):
         super().__init__()
-        self.pre, self.parallel = config.norm_position != "post", config.parallel_residual
-        sandwich = config.norm_position == "sandwich"
+        self.pre, self.parallel, self.shared = config.norm_position != "post", config.parallel_residual, config.shared_norm
+        self.multiplier = config.residual_multiplier
+        norm, behind = (
+            config.norm if config.norm_position != "output" else "none",
+            config.norm_position in ("sandwich", "output"),
+        )
         self.dropout = nn.Dropout(config.residual_dropout)
-        self.attention_norm = make_norm(config.norm, config)
+        self.attention_norm = make_norm(norm, config)
         self.attention = MultiHeadAttention(config)
-        self.attention_output_norm = make_norm(config.norm, config) if sandwich else None
-        self.cross_attention_norm = make_norm(config.norm if cross else "none", config)
+        self.attention_output_norm = make_norm(config.norm, config) if behind else None
+        self.cross_attention_norm = make_norm(norm if cross else "none", config)
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
-        self.cross_attention_output_norm = make_norm(config.norm, config) if sandwich and cross else None
-        self.feed_forward_norm = make_norm(config.norm if config.d_ff else "none", config)
+        self.cross_attention_output_norm = make_norm(config.norm, config) if behind and cross else None
+        self.feed_forward_norm = make_norm(norm if config.d_ff and not self.shared else "none", config)
         self.feed_forward = make_feed_forward(config) if config.d_ff else None
-        self.feed_forward_output_norm = make_norm(config.norm, config) if sandwich and config.d_ff else None
+        self.feed_forward_output_norm = make_norm(config.norm, config) if behind and config.d_ff else None
 
     def forward(
         self,
@@ -73,13 +78,13 @@ class Block(nn.Module):
         """Return the output for x after the cached tokens, and the cache with x added."""
         check_attended(self.attention.heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         given = x
-        x, cache = self._attend(x, cache, mask, bias, place)
+        x, read, cache = self._attend(x, cache, mask, bias, place)
         if self.cross_attention is not None:
             y = self._before(self.cross_attention_norm, x)
             y = self.cross_attention(y, memory, memory_mask, bias=memory_bias)
             x = self._after(self.cross_attention_norm, self.cross_attention_output_norm, x, y)
         if self.feed_forward is not None:
-            y = self._before(self.feed_forward_norm, given if self.parallel else x)
+            y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
             y = self.feed_forward(y)
             x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y)
         return x, cache
@@ -89,8 +94,8 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Apply a block with a mixture of experts and without cross-attention; return the router's logits too."""
         given = x
-        x, _ = self._attend(x, None, mask, bias, place)
-        y = self._before(self.feed_forward_norm, given if self.parallel else x)
+        x, read, _ = self._attend(x, None, mask, bias, place)
+        y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
         y, logits = cast(MixtureOfExperts, self.feed_forward).routed(y)
         return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y), logits
 
@@ -110,20 +115,21 @@ class Block(nn.Module):
         own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias, place=place)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
-        x, _ = self._attend(x, None, mask, bias, place)
+        x, _, _ = self._attend(x, None, mask, bias, place)
         y = self._before(self.cross_attention_norm, x)
         return AttentionWeights(own, self.cross_attention.weights(y, memory, memory_mask, bias=memory_bias))
 
     def _attend(
         self, x: Tensor, cache: LayerCache | None, mask: Tensor | None, bias: Tensor | None, place: Place
-    ) -> tuple[Tensor, LayerCache | None]:
-        y = self._before(self.attention_norm, x)
-        y, cache = self.attention.extend(y, cache, mask=mask, bias=bias, place=place)
-        return self._after(self.attention_norm, self.attention_output_norm, x, y), cache
+    ) -> tuple[Tensor, Tensor, LayerCache | None]:
+        """Return x with attention's output added, what attention read, and the cache."""
+        read = self._before(self.attention_norm, x)
+        y, cache = self.attention.extend(read, cache, mask=mask, bias=bias, place=place)
+        return self._after(self.attention_norm, self.attention_output_norm, x, y), read, cache
 
     def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
         return norm(x) if self.pre else x
 
     def _after(self, norm: nn.Module, output_norm: nn.Module | None, x: Tensor, y: Tensor) -> Tensor:
-        x = x + self.dropout(y if output_norm is None else output_norm(y))
+        x = x + self.multiplier * self.dropout(y if output_norm is None else output_norm(y))
         return x if self.pre else norm(x)

@@ -25,7 +25,7 @@ class Embedding(nn.Embedding):
 
 
 class InputEmbedding(nn.Module):
-    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])).
+    """dropout(norm(token embedding [* multiplier * sqrt(D)] + position [+ token type])).
 
     The norm is there with `embedding_norm` only; with an `embedding_width`, a linear layer to d_model comes last. Without a
     vocab_size there is no token embedding: each call is given a shared one.
@@ -35,7 +35,7 @@ class InputEmbedding(nn.Module):
         super().__init__()
         self.positions, self.offset = config.positions, config.position_offset
         self.rows = config.context + config.position_offset
-        self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
+        self.scale = config.embedding_multiplier * (math.sqrt(config.d_model) if config.embedding_scale else 1.0)
         self.dropout = nn.Dropout(config.embedding_dropout)
         width = config.token_width
         self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, width, config.padding_idx))

@@ -9,6 +9,16 @@ from torch.nn import functional as F
 from jaxformer.config.blocks import BlockConfig
 
 
+def gelu_bloom(x: Tensor) -> Tensor:
+    """gelu_tanh with sqrt(2 / pi) rounded to 0.79788456, as in BLOOM."""
+    return 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x**3)))
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """max(x, 0)^2 (So et al. 2021; Nemotron's)."""
+    return F.relu(x).square()
+
+
 def quick_gelu(x: Tensor) -> Tensor:
     """x sigmoid(1.702 x), the sigmoid approximation of gelu (Hendrycks and Gimpel 2016, section 2; CLIP's)."""
     return x * torch.sigmoid(1.702 * x)
@@ -16,8 +26,10 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 ACTIVATIONS = {
     "relu": F.relu,
+    "relu_squared": relu_squared,
     "gelu": F.gelu,
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "gelu_bloom": gelu_bloom,
     "quick_gelu": quick_gelu,
     "silu": F.silu,
     "tanh": torch.tanh,

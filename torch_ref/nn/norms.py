@@ -42,9 +42,29 @@ class ScaledNorm(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
+class PlainNorm(nn.Module):
+    """normalised(x), without gain and bias."""
+
+    def __init__(self, kind: Norm, epsilon: float):
+        super().__init__()
+        self.kind = kind
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        return FUNCTIONS[self.kind](x, self.epsilon)
+
+
 def make_norm(kind: Norm, config: BlockConfig, width: int | None = None) -> nn.Module:
     """Build the norm of that kind over d_model, or over another width."""
     if kind == "none":
         return nn.Identity()
+    if not config.norm_affine:
+        return PlainNorm(kind, config.norm_epsilon)
     width = config.d_model if width is None else width
     return ScaledNorm(kind, width, config.norm_epsilon, config.norm_bias, config.norm_unit_offset)
+
+
+def head_norm(config: BlockConfig, heads: int) -> ScaledNorm:
+    """Build the norm of queries or keys: RMSNorm over the width of a head, or of all of them."""
+    width = config.head_width * (1 if config.qk_norm_over == "head" else heads)
+    return ScaledNorm("rms", width, config.norm_epsilon, unit_offset=config.norm_unit_offset)

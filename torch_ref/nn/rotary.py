@@ -6,10 +6,39 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jaxformer.config.blocks import BlockConfig, LinearScaling, Llama3Scaling, RotaryEmbedding, YarnScaling
+from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.rotary import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RotaryEmbedding,
+    YarnScaling,
+)
 
 Pairs = tuple[float, ...]
 """Number for each pair of units."""
+
+
+@dataclass(frozen=True)
+class LongAngles:
+    """LongRoPE: other angles, for all positions, in calls with positions beyond the original context."""
+
+    original_context: int
+    angles: Pairs
+
+
+@dataclass(frozen=True)
+class GrowingBase:
+    """Dynamic NTK scaling: angles by a base that grows with the longest position of a call."""
+
+    original_context: int
+    factor: float
+    exponents: Pairs
+    """Exponent of the growth in each pair's angle."""
+
+
+Longer = LongAngles | GrowingBase
 
 
 @dataclass(frozen=True)
@@ -24,6 +53,8 @@ class Rotary:
     """Radians per token of each pair of units."""
     amplitudes: tuple[float, float]
     """Factors of the rotated units."""
+    longer: tuple[Longer | None, Longer | None]
+    """Changes of the angles in calls with positions beyond the original context; None: no change."""
 
 
 def make_rotary(config: BlockConfig) -> Rotary | None:
@@ -32,11 +63,12 @@ def make_rotary(config: BlockConfig) -> Rotary | None:
         return None
     with torch.device("cpu"):  # numbers, also of a model that is made on meta
         angles, amplitude = scaled(base_angles(rotary.dim, rotary.base), rotary)
-        local, local_amplitude = angles, amplitude
+        longer = make_longer(rotary)
+        local, local_amplitude, local_longer = angles, amplitude, longer
         if rotary.window_base is not None:
-            local, local_amplitude = base_angles(rotary.dim, rotary.window_base), 1.0
+            local, local_amplitude, local_longer = base_angles(rotary.dim, rotary.window_base), 1.0, None
     both = tuple(angles.tolist()), tuple(local.tolist())
-    return Rotary(rotary.interleaved, both, (amplitude, local_amplitude))
+    return Rotary(rotary.interleaved, both, (amplitude, local_amplitude), (longer, local_longer))
 
 
 def base_angles(dim: int, base: float) -> Tensor:
@@ -53,6 +85,8 @@ def scaled(angles: Tensor, rotary: RotaryEmbedding) -> tuple[Tensor, float]:
             return llama3(angles, scaling), 1.0
         case YarnScaling() as scaling:
             return yarn(angles, scaling, rotary.base)
+        case LongRopeScaling() as scaling:
+            return divided(angles, scaling.short_factors), longrope_amplitude(scaling)
     return angles, 1.0
 
 
@@ -89,15 +123,58 @@ def yarn(angles: Tensor, scaling: YarnScaling, base: float) -> tuple[Tensor, flo
     return torch.lerp(angles, angles / factor, ramp), amplitude
 
 
+def divided(angles: Tensor, factors: tuple[float, ...]) -> Tensor:
+    """Divide each pair's angle by its own factor (LongRoPE, Ding et al. 2024)."""
+    return angles / torch.tensor(factors, dtype=torch.float64)
+
+
+def longrope_amplitude(scaling: LongRopeScaling) -> float:
+    """sqrt(1 + ln(factor) / ln(original context)), unless it is given (LongRoPE, as in Phi-3)."""
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    return math.sqrt(1 + math.log(scaling.factor) / math.log(scaling.original_context)) if scaling.factor > 1 else 1.0
+
+
+def make_longer(rotary: RotaryEmbedding) -> Longer | None:
+    """Build what changes the angles in calls with positions beyond the original context."""
+    match rotary.scaling:
+        case LongRopeScaling() as scaling:
+            angles = divided(base_angles(rotary.dim, rotary.base), scaling.long_factors)
+            return LongAngles(scaling.original_context, tuple(angles.tolist()))
+        case DynamicScaling() as scaling:
+            exponents = tuple(2 * i / (rotary.dim - 2) for i in range(rotary.dim // 2))
+            return GrowingBase(scaling.original_context, scaling.factor, exponents)
+    return None
+
+
+def angles_of(pairs: Pairs, longer: Longer | None, positions: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the angles of a call with these positions, of which the largest counts: `R/2`."""
+    angles = torch.tensor(pairs, dtype=dtype)
+    match longer:
+        case LongAngles():
+            return torch.tensor(longer.angles, dtype=dtype) if positions.max() >= longer.original_context else angles
+        case GrowingBase():
+            length = max(int(positions.max()) + 1, longer.original_context)
+            growth = longer.factor * length / longer.original_context - (longer.factor - 1)
+            return angles * growth ** -torch.tensor(longer.exponents, dtype=dtype)
+    return angles
+
+
 def waves(rotary: Rotary, positions: Tensor, windowed: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the cosine and sine of every pair's angle at these positions: `#B T 1 R/2`."""
-    angles = positions.to(dtype)[..., None, None] * torch.tensor(rotary.angles[windowed], dtype=dtype)
+    angles = angles_of(rotary.angles[windowed], rotary.longer[windowed], positions, dtype)
+    angles = positions.to(dtype)[..., None, None] * angles
     amplitude = rotary.amplitudes[windowed]
     return angles.cos() * amplitude, angles.sin() * amplitude
 
 
-def rotate(x: Tensor, rotary: Rotary, positions: Tensor, windowed: bool = False) -> Tensor:
-    """Rotate each pair (a, b) of the first R units to (a cos - b sin, b cos + a sin), in float32 or wider; other units stay."""
+def rotate(x: Tensor, rotary: Rotary, positions: Tensor, windowed: bool = False, rotated: bool | None = None) -> Tensor:
+    """Rotate each pair (a, b) of the first R units to (a cos - b sin, b cos + a sin), in float32 or wider; other units stay.
+
+    All stay in a layer that is not `rotated`; None: it is.
+    """
+    if rotated is False:
+        return x
     cos, sin = waves(rotary, positions, windowed, torch.promote_types(x.dtype, torch.float32))
     n = 2 * cos.shape[-1]
     turned, rest = x[..., :n].to(cos.dtype), x[..., n:]

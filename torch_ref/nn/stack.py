@@ -22,7 +22,7 @@ class Stack(nn.Module):
     def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
         super().__init__()
         self.held = config.kv_heads, config.head_width
-        self.windowed = config.windowed_layers
+        self.kinds = config.windowed_layers, config.rotated_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
         self.n_layers, self.shared = config.n_layers, config.shared_layers
         held = 1 if config.shared_layers else config.n_layers
@@ -141,7 +141,7 @@ class Stack(nn.Module):
         return relative if bias is None else relative + bias.to(relative.dtype)
 
     def _place(self, i: int, positions: Tensor | None) -> Place:
-        return Place(positions, None if self.windowed is None else self.windowed[i])
+        return Place(positions, *(None if kind is None else kind[i] for kind in self.kinds))
 
 
 def _of_layer(all_layers: KeysValues, i: int) -> KeysValues:

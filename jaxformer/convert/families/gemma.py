@@ -1,16 +1,15 @@
-"""Gemma 2 and the text model of Gemma 3 in transformers' format: Llama's names, with an additional norm after each
-sub-layer."""
+"""Gemma, Gemma 2 and the text model of Gemma 3 in transformers' format: Llama's names, from Gemma 2 on with an additional norm
+after each sub-layer."""
 
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from jaxformer.config.models import GPTConfig
-from jaxformer.convert.decoder_keys import layer_types, read_layers, read_rope, rope_keys, rope_parameters
+from jaxformer.convert.decoder_keys import layer_types, read_by_layer, read_layers, rope_by_layer, rope_keys
 from jaxformer.convert.families.llama import FIXED, HEADS, KEYS, LLAMA, NAMES, PROJECTIONS, rotary, sizes_of_heads
 from jaxformer.convert.family import module_rules
 from jaxformer.convert.model_type import ACTIVATIONS, Field, Key, ModelType, Only
-from jaxformer.errors import ConfigError
 
 _NAMES = NAMES | {
     "attention_output_norm": "post_attention_layernorm",
@@ -18,6 +17,9 @@ _NAMES = NAMES | {
     "feed_forward_output_norm": "post_feedforward_layernorm",
 }
 
+GEMMA = replace(LLAMA, name="gemma")
+"""Family for Llama's configuration with `norm_unit_offset=True, activation="gelu_tanh", embedding_scale=True, tied=True,
+padding_idx=0`."""
 GEMMA2 = replace(
     LLAMA,
     name="gemma2",
@@ -67,7 +69,34 @@ _KEYS: dict[str, Key] = KEYS | {
     "attn_logit_softcapping": Field("attention_softcap", 50.0),
     "use_bidirectional_attention": Only(False, "every token would see the later ones there, and does not here"),
 }
+_LATER = ("hidden_activation", "sliding_window", "layer_types", "query_pre_attn_scalar")
+_LATER += ("final_logit_softcapping", "attn_logit_softcapping")
+"""Keys that the first Gemma has not."""
+_TANH = {"gelu_pytorch_tanh": "gelu_tanh"} | ACTIVATIONS | {"gelu": "gelu_tanh"}
+"""Activations of the first Gemma, whose `gelu` means the form by tanh."""
 
+GEMMA_TYPE = ModelType(
+    name="gemma",
+    config=GPTConfig,
+    family=GEMMA,
+    keys={name: key for name, key in _KEYS.items() if name not in _LATER}
+    | {
+        "hidden_size": Field("d_model", 3072),
+        "intermediate_size": Field("d_ff", 24576),
+        "num_hidden_layers": Field("n_layers", 28),
+        "num_attention_heads": Field("n_heads", 16),
+        "num_key_value_heads": Field("n_kv_heads", 16),
+        "hidden_act": Field("activation", "gelu_pytorch_tanh", _TANH),
+    },
+    fixed=FIXED | {"norm_unit_offset": True, "embedding_scale": True, "feed_forward_bias": False},
+    model="GemmaForCausalLM",
+    base="GemmaModel",
+    prefix="model.",
+    heads=HEADS,
+    harmless=frozenset(["hidden_activation"]),  # transformers does not read it
+    derive=rotary,
+    undo=lambda config: sizes_of_heads(config) | rope_keys(config),
+)
 GEMMA2_TYPE = ModelType(
     name="gemma2",
     config=GPTConfig,
@@ -91,21 +120,12 @@ def _gemma3(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     theta, local = found.pop("rope_theta"), found.pop("rope_local_base_freq")
     whole = {"rope_theta": theta or 1e6} | (parameters.get("full_attention") or {}) | scaling
     near = {"rope_theta": local or 1e4} | (parameters.get("sliding_attention") or {})
-    if unknown := sorted(parameters.keys() - {"full_attention", "sliding_attention"}):
-        raise ConfigError(f"{', '.join(unknown)} of its rotary positions is not known; take it out if it changes no output")
-    whole, near = (read_rope(it, found["context"]) for it in (whole, near))
-    if found["window"] is not None and near != whole:
-        if near["rotary_scaling"] != "none":
-            raise ConfigError(f"rope_type = {near['rotary_scaling']!r} of layers with a window is not supported (default is)")
-        whole["rotary_window_base"] = near["rotary_base"]
-    return found | whole
+    return found | read_by_layer(parameters, whole, near, found)
 
 
 def _undo_gemma3(config: GPTConfig) -> dict[str, Any]:
-    whole = rope_parameters(config)
-    local = config.rotary_window_base
-    near = whole if local is None else {"rope_type": "default", "rope_theta": local}
-    keys = {"rope_parameters": {"full_attention": whole, "sliding_attention": near}}
+    keys = {"rope_parameters": (by_layer := rope_by_layer(config))}
+    near = by_layer["sliding_attention"]
     if near["rope_type"] == "default":  # versions before 5 can represent it
         keys |= rope_keys(config) | keys | {"rope_local_base_freq": near["rope_theta"]}
     return _undo(config) | keys

@@ -84,8 +84,18 @@ STRICT: Mapping[str, type] = {
 NULLABLE = {
     "attn_logit_softcapping": ("gemma2", "gemma3_text"),
     "final_logit_softcapping": ("gemma2", "gemma3_text"),
-    "head_dim": ("llama", "mistral", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
-    "num_key_value_heads": ("llama", "olmoe", "qwen2", "qwen2_moe", "qwen3"),
+    "head_dim": (
+        *("arcee", "ernie4_5", "glm", "llama", "mistral", "mixtral", "nemotron", "olmoe", "qwen2_moe", "qwen3_moe"),
+        "seed_oss",
+    ),
+    "intermediate_size": ("gpt_neo",),
+    "layer_norm_eps": ("cohere",),
+    "layer_norm_epsilon": ("falcon",),
+    "num_key_value_heads": (
+        *("arcee", "cohere", "cohere2", "ernie4_5", "glm", "granite", "llama", "nemotron", "olmo", "olmo2", "olmo3", "olmoe"),
+        *("phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "seed_oss", "smollm3"),
+    ),
+    "use_cache": ("ernie4_5",),
 }
 """Keys of `STRICT` -> model types in which they may be null; in BART nearly every key may, and ids in all."""
 UNTYPED = {

@@ -55,6 +55,16 @@ def output_norm_behind_the_sum(original: Callable[..., Array]) -> Callable[..., 
     return lambda self, norm, output_norm, x, y, key: output_norm(original(self, norm, None, x, y, key))
 
 
+def reads_unnormed(original: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """Let the feed-forward layer of a shared norm read the states without it."""
+
+    def attend(self: Any, x: Array, *more: Any) -> tuple[Any, ...]:
+        summed, _, cache = original(self, x, *more)
+        return summed, x, cache
+
+    return attend
+
+
 def without_sinks(original: Callable[..., Array]) -> Callable[..., Array]:
     """Take the softmax over the keys alone, without sinks."""
     return lambda self, scores, mask: attention.masked_softmax(scores, mask)
@@ -204,4 +214,17 @@ BLOCKS = [
     Mutant("bias after narrow embeddings dropped", reads_as(0.0, "project.bias"), "slopes", "project", NO_BIAS),
 ]
 
-MUTANTS = (*ROTARY, *WINDOWS, *LOGITS, *BIASES, *BLOCKS)
+DECODERS = [
+    Mutant("rotary positions in every layer", config(rotary_pattern=None), "cohere", r"blocks\.1\.attention"),
+    Mutant("queries, keys and values not clamped", config(clip_qkv=None), "cohere", "attention"),
+    Mutant("factor of sub-layers missing", config(residual_multiplier=1.0), "cohere"),
+    Mutant("factor of embeddings missing", config(embedding_multiplier=1.0), "cohere", "embed"),
+    Mutant("sqrt(2 / pi) not rounded", config(activation="gelu_tanh"), "cohere", "feed_forward"),
+    Mutant("the feed-forward layer without the shared norm", patch(blocks.Block, _attend=reads_unnormed), "cohere"),
+    Mutant("norm behind a sub-layer missing", patch(blocks.Block, _after=no_output_norm), "olmo"),
+    Mutant("relu not squared", config(activation="relu"), "olmo", "feed_forward"),
+    Mutant("long texts by the short factors", config(rotary_original_context=4096), "olmo", "attention"),
+    Mutant("a base that does not grow", config(rotary_original_context=4096), "growing", "attention"),
+]
+
+MUTANTS = (*ROTARY, *WINDOWS, *LOGITS, *BIASES, *BLOCKS, *DECODERS)
