@@ -1,6 +1,7 @@
 """Folders in transformers' format (HF directories): config.json, the weights, and the tokenizer's files."""
 
 import json
+import re
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +24,6 @@ from jaxformer.convert.state_files import open_folder_state
 from jaxformer.errors import CheckpointError, ConfigError, ConversionError, listed
 from jaxformer.models import Model, abstract
 from jaxformer.pytree import map_named, named_weights
-from jaxformer.validation.fields import nearest
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 LEGACY = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
@@ -102,10 +102,35 @@ def find_model_type(described: Mapping[str, Any], state: Collection[str]) -> Mod
     """Return the model type that config.json names, with the head that the tensors are of; ConfigError if there is none."""
     name = described["model_type"]
     if name not in list(MODEL_TYPES):
-        near = nearest(name, MODEL_TYPES)
-        hint = f"did you mean {near!r}? " if near else ""
-        raise ConfigError(f"model_type = {name!r:.40} is not known; {hint}choose one of {', '.join(MODEL_TYPES)}")
+        raise ConfigError(
+            f"model_type = {name!r:.40} is not loaded (`jaxformer families` lists those that are){closest(state)}"
+        )
     return find_variant(MODEL_TYPES[name], described, state)
+
+
+def closest(names: Collection[str]) -> str:
+    """Say which model type's tensors have most of these names; '' if none has more than half of them."""
+    found = {blank(name) for name in names}
+    known = {kind.name: names_of(kind) for kind in MODEL_TYPES.values()}
+    name = max(known, key=lambda name: (len(found & known[name]), -len(known[name])))
+    if 2 * (n := len(found & known[name])) <= len(found):
+        return ""
+    return (
+        f"; {n} of {len(found)} names of its tensors are those of a {name!r}, which may compute something else: where the code "
+        f"is the same, give family={name!r} and a configuration, else rules of your own (docs/models.md, Weights)"
+    )
+
+
+def names_of(kind: ModelType) -> set[str]:
+    """Return the names that tensors of a model type may have, with and without its prefix."""
+    ends = {end for rule in kind.family.rules for end in ((rule.torch,) if isinstance(rule.torch, str) else rule.torch)}
+    whole = {start + end for start in ("", *kind.family.stacks.values()) for end in ends}
+    return {blank(each) for name in whole for each in (name, name.removeprefix(kind.prefix), kind.prefix + name)}
+
+
+def blank(name: str) -> str:
+    """Replace numbers among the parts of a name, and placeholders of numbers, by 0."""
+    return re.sub(r"(?<=\.)(\d+|\{\w+\})(?=\.)", "0", name)
 
 
 def model_of(state: Mapping[str, Any], config: ModelConfig, family: Family) -> Model:

@@ -101,9 +101,10 @@ def test_a_description_of_no_model(folder):
     describe(folder, n_embd="4")
     assert "d_model = '4' is not a whole number" in said(folder)
     describe(folder, model_type="gtp2")
-    assert "model_type = 'gtp2' is not known; did you mean 'gpt2'?" in said(folder)
+    assert "model_type = 'gtp2' is not loaded (`jaxformer families` lists those that are); " in said(folder)
+    assert "names of its tensors are those of a 'gpt2', which may compute something else" in said(folder)
     describe(folder, model_type=["gpt2"])
-    assert "is not known" in said(folder)
+    assert "is not loaded" in said(folder)
     (folder / "config.json").write_text("{")
     assert "config.json is no JSON" in said(folder)
 
