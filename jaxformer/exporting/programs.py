@@ -90,13 +90,7 @@ def export_generate(
     NaN, or rules leave a row no token, all ids are -1; so are those of a row that is all padding. `sampling`, `eos` and
     `pad` are as in `generate`, `start` as in `translate`.
     """
-    _check_model(model)
-    if isinstance(model, Encoder) or isinstance(model, EncoderDecoder) == (start is None):
-        raise InputError(f"{type_of(model)} with start = {start}; give a GPT without, or an EncoderDecoder with one")
-    if model.config.rotary_scaling == "longrope":
-        raise InputError(
-            "rotary_scaling = 'longrope' has other angles for longer texts, which no exported cache has; use export"
-        )
+    _check_decoder(model, start)
     context, vocab_size = model.config.context, model.config.vocab_size
     n_tokens = check_length(n_tokens, context if start is not None else context - 1, least=1)
     check_kind("sampling", sampling, (SamplingConfig, type(None)), "a SamplingConfig")
@@ -144,6 +138,16 @@ def _check_model(model: Any) -> None:
     if not isinstance(model, Model):
         raise InputError(f"{type_of(model)} cannot be exported; give a GPT, an Encoder or an EncoderDecoder")
     check_values(model)
+
+
+def _check_decoder(model: Any, start: int | None) -> None:
+    _check_model(model)
+    if isinstance(model, Encoder) or isinstance(model, EncoderDecoder) == (start is None):
+        raise InputError(f"{type_of(model)} with start = {start}; give a GPT without, or an EncoderDecoder with one")
+    if model.config.rotary_scaling == "longrope":
+        raise InputError(
+            "rotary_scaling = 'longrope' has other angles for longer texts, which no exported cache has; use export"
+        )
 
 
 def _sizes(longest: dict[str, int]) -> dict[str, Any]:

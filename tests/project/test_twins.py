@@ -76,6 +76,7 @@ DIFFERENT = {
     "nn/experts.py: ExpertLinear: kernel | weight": LEAF,
     "nn/experts.py: Experts: path | nothing": "torch has one way",
     "nn/feedforward.py: FeedForward: dropout_rate | dropout": RATE,
+    "nn/feedforward.py: only jax has clamp": OWN,
     "nn/feedforward.py: only jax has gelu": OWN,
     "nn/feedforward.py: only jax has gelu_tanh": OWN,
     "nn/embeddings.py: Head: kernel | weight": LEAF,
