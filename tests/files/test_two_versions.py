@@ -318,8 +318,9 @@ def test_the_command(tmp_path, capsys):
     assert report == f"report {tmp_path / 'it.json'}"
     assert line.startswith("differs config.json: rope_parameters.rope_theta with no rope_theta beside it")
     assert verdict == "DIFFERENT: 1 read differently by transformers 4 and 5, 0 wrong in both"
-    (saved,) = json.loads((tmp_path / "it.json").read_text())
-    assert (saved["level"], saved["key"]) == ("differs", "rope_parameters.rope_theta")
+    saved = json.loads((tmp_path / "it.json").read_text())
+    assert (saved["status"], saved["verdict"]) == ("different", verdict)
+    assert [(it["level"], it["key"]) for it in saved["findings"]] == [("differs", "rope_parameters.rope_theta")]
     assert doctor.main([str(write(tmp_path / "same", LLAMA))]) == 0
     assert capsys.readouterr().out.startswith("EQUAL: ")
 

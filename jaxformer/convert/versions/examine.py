@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from jaxformer.convert.versions.finding import ORDER, Finding
+from jaxformer.convert.versions.finding import ORDER, Finding, FolderReport
 from jaxformer.convert.versions.folder import Folder, mapping, read_folder
 from jaxformer.convert.versions.refused import check_activations, check_model_type, check_numbers
 from jaxformer.convert.versions.rotary import check_rotary
@@ -29,6 +29,13 @@ TEXT = "text_config"
 """Key of a model with images, under which the settings of its text model stand."""
 WITHIN = (check_rotary, check_changed)
 """Checks of the settings of a text model inside of another."""
+
+
+def report_of(path: Path) -> FolderReport:
+    """Return the report of a folder; InputError if it is no folder of transformers'."""
+    findings = examine(path)
+    status = "different" if any(it.level in ("differs", "wrong") for it in findings) else "equal"
+    return FolderReport(str(path), status, findings)
 
 
 def examine(path: Path) -> list[Finding]:
