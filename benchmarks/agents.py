@@ -55,7 +55,7 @@ class AgentsFlags:
 
 @dataclass(frozen=True)
 class Mended:
-    """What became of one bug."""
+    """Outcome of one bug."""
 
     rounds: int
     """Number of repairs that were tried."""

@@ -6,6 +6,7 @@ Axis letters, the same in every signature, einsum and sharding rule:
     T  query length       N  heads             L  layers
     S  key length         K  key/value heads   F  feed-forward width
     H  head width         W  beam width        E  experts
+    C  labels
 
 `import jaxformer as jf` gives the public names of the table below. Each is loaded when it is first used: importing jaxformer
 loads neither jax nor torch.
@@ -36,6 +37,7 @@ TYPE_CHECKING = False  # importing typing takes time, in which a command could n
 
 if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.checkpoints.opened import load as load
+    from jaxformer.checkpoints.sentences import load_sentence_encoder as load_sentence_encoder
     from jaxformer.checkpoints.written import save as save
     from jaxformer.config.configuration import FixedTable as FixedTable
     from jaxformer.config.models import EncoderConfig as EncoderConfig
@@ -69,6 +71,7 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.models import Encoder as Encoder
     from jaxformer.models import EncoderDecoder as EncoderDecoder
     from jaxformer.models import abstract as abstract
+    from jaxformer.models import with_head as with_head
     from jaxformer.nn import causal_mask as causal_mask
     from jaxformer.nn import empty_cache as empty_cache
     from jaxformer.nn import ids_to_valid as ids_to_valid
@@ -96,6 +99,7 @@ __version__ = "0.1.0"
 
 PUBLIC = {
     "checkpoints.opened": "load",
+    "checkpoints.sentences": "load_sentence_encoder",
     "checkpoints.written": "save",
     "config.configuration": "FixedTable",
     "config.models": "EncoderConfig EncoderDecoderConfig GPTConfig",
@@ -109,7 +113,7 @@ PUBLIC = {
     "decoding": "generate generate_beam translate translate_beam",
     "evaluation.sharded.compare": "compare_sharded",
     "exporting.programs": "export export_generate",
-    "models": "GPT Encoder EncoderDecoder abstract",
+    "models": "GPT Encoder EncoderDecoder abstract with_head",
     "nn": "causal_mask empty_cache ids_to_valid padding_mask",
     "parity.compare": "check compare dump",
     "parity.logprobs.compare": "compare_logprobs",

@@ -7,7 +7,7 @@ The certificate records that converted weights were compared with transformers' 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from jaxformer.convert.weight_files import weight_files
 from jaxformer.errors import CheckpointError, ConfigError, MissingPackageError, printable
 from jaxformer.io.atomic import written_whole
 from jaxformer.io.checksums import checksum, sealed, unsealed
-from jaxformer.models import Encoder, EncoderDecoder, Model, abstract
+from jaxformer.models import Encoder, EncoderDecoder, Model, abstract, with_head
 from jaxformer.nn import padding_mask
 from jaxformer.parity.compare import compare
 from jaxformer.parity.report.report import Report
@@ -39,6 +39,8 @@ from jaxformer.validation.fields import parsed, read_small
 NAME = "parity.json"
 SEED, ROWS, LONGEST = 0, 4, 66
 CHECKS = ("weights", "forward", "gradients")
+PER_SEQUENCE = 2
+"""Number of axes of logits that a sequence has one set of."""
 
 
 def certificate_of(out: Path) -> Path:
@@ -54,14 +56,14 @@ def certify(source: Checkpoint, model: Model, files: list[Path], path: Path) -> 
     """
     (dtype,) = {str(leaf.dtype) for leaf in named_weights(model).values()}
     torch_model = original(source, dtype)
-    model = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), model)
+    model = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), read_by_torch(model))
     inputs = certified_inputs(model)
     report = compare(
         torch_model,
         model,
         inputs,
         rules=source.kind.memory_of(source.model.config),
-        call_torch=lambda it, *tensors: call_torch(it, isinstance(model, Encoder) and model.config.pooler, *tensors),
+        call_torch=call_torch,
         call_jax=call_jax,
         checks=CHECKS,
     )
@@ -83,6 +85,13 @@ def certify(source: Checkpoint, model: Model, files: list[Path], path: Path) -> 
     with written_whole(path) as unfinished:
         unfinished.write_text(json.dumps(sealed(found), indent=1, allow_nan=False) + "\n", "utf-8")
     return report
+
+
+def read_by_torch(model: Model) -> Model:
+    """Return the model without a pooler that its head does not read: transformers' class with that head has none."""
+    if not isinstance(model, Encoder) or not model.config.pooler or model.config.head in ("none", "sequence_classification"):
+        return model
+    return with_head(model, replace(model.config, pooler=False), rngs=jax.random.key(0))
 
 
 def original(source: Checkpoint, dtype: str) -> Any:
@@ -126,13 +135,18 @@ def some_ids(rng: np.random.Generator, size: int, padding: int | None, shape: tu
     return np.where(ids == padding, (ids + 1) % size, ids).astype(np.int32)
 
 
-def call_torch(model: Any, pooled: bool, ids: Any, valid: Any, *target: Any) -> Any:
-    """Return torch's logits or hidden states, followed by the pooled state if `pooled`; hidden states at padding are zero."""
+def call_torch(model: Any, ids: Any, valid: Any, *target: Any) -> Any:
+    """Return torch's logits, or hidden states followed by the pooled state if there is one; at padding they are zero."""
+    torch = import_module("torch")
     if target:
         return model(ids.long(), attention_mask=valid.long(), decoder_input_ids=target[0].long(), use_cache=False).logits
     found = model(ids.long(), attention_mask=valid.long())
-    states = found[0] * valid[..., None]
-    return import_module("torch").cat([states, found.pooler_output[:, None]], 1) if pooled else states
+    if "end_logits" in found:
+        return torch.stack([found.start_logits, found.end_logits], -1) * valid[..., None]
+    if found[0].ndim == PER_SEQUENCE:
+        return found[0]
+    states, pooled = found[0] * valid[..., None], found.get("pooler_output")
+    return states if pooled is None else torch.cat([states, pooled[:, None]], 1)
 
 
 def call_jax(model: Model, ids: jax.Array, valid: jax.Array, *target: jax.Array) -> jax.Array:
@@ -140,11 +154,13 @@ def call_jax(model: Model, ids: jax.Array, valid: jax.Array, *target: jax.Array)
     mask = padding_mask(valid)
     if isinstance(model, EncoderDecoder):
         return model(ids, *target, source_mask=mask)
-    states = model(ids, mask=mask)
-    found = jnp.where(valid[..., None], states, jnp.zeros_like(states))
-    if isinstance(model, Encoder) and model.config.pooler:
-        return jnp.concatenate([found, model.pool(states)[:, None]], 1)
-    return found
+    found = model(ids, mask=mask)
+    if found.ndim == PER_SEQUENCE:
+        return found
+    states = jnp.where(valid[..., None], found, jnp.zeros_like(found))
+    if isinstance(model, Encoder) and model.head is None and model.pooler is not None:
+        return jnp.concatenate([states, model.pool(found)[:, None]], 1)
+    return states
 
 
 def read_certificate(folder: Path) -> str:
@@ -201,7 +217,8 @@ def describe_folder(folder: Path) -> Description:
     described = read_config(folder)
     try:
         if "model_type" in described:
-            kind, state = find_model_type(described["model_type"]), unwrapped(open_folder_state(folder))
+            state = unwrapped(open_folder_state(folder))
+            kind = find_model_type(described, state)
             config = kind.read(described, tensor_names(kind, state)[0])
             return Description(f"{kind.name}, of transformers", config, state, weight_files(folder))
         if "recipe" in described:

@@ -1,6 +1,8 @@
 """Folders in transformers' format (HF directories): config.json, the weights, and the tokenizer's files."""
 
 import json
+import re
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.family import Family
+from jaxformer.convert.heads import find_variant, variant_for
 from jaxformer.convert.model_type import Field, ModelType, differences
 from jaxformer.convert.mxfp4 import dequantized
 from jaxformer.convert.registry import MODEL_TYPES
@@ -21,7 +24,6 @@ from jaxformer.convert.state_files import open_folder_state
 from jaxformer.errors import CheckpointError, ConfigError, ConversionError, listed
 from jaxformer.models import Model, abstract
 from jaxformer.pytree import map_named, named_weights
-from jaxformer.validation.fields import nearest
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 LEGACY = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
@@ -59,7 +61,8 @@ def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
     CheckpointError names the folder and lists everything that is wrong with its description or its tensors.
     """
     try:
-        return checkpoint_of(folder, find_model_type(described["model_type"]), described, unwrapped(open_folder_state(folder)))
+        state = unwrapped(open_folder_state(folder))
+        return checkpoint_of(folder, find_model_type(described, state), described, state)
     except (ConfigError, ConversionError) as error:
         raise CheckpointError(f"{folder}: {error}") from None
 
@@ -95,13 +98,39 @@ def head_of(config: ModelConfig, kind: ModelType) -> str | None:
     return kind.family_of(config).torch_names("head.kernel", 1)[0]
 
 
-def find_model_type(name: Any) -> ModelType:
-    """Return the model type with this name; ConfigError if there is none."""
+def find_model_type(described: Mapping[str, Any], state: Collection[str]) -> ModelType:
+    """Return the model type that config.json names, with the head that the tensors are of; ConfigError if there is none."""
+    name = described["model_type"]
     if name not in list(MODEL_TYPES):
-        near = nearest(name, MODEL_TYPES)
-        hint = f"did you mean {near!r}? " if near else ""
-        raise ConfigError(f"model_type = {name!r:.40} is not known; {hint}choose one of {', '.join(MODEL_TYPES)}")
-    return MODEL_TYPES[name]
+        raise ConfigError(
+            f"model_type = {name!r:.40} is not loaded (`jaxformer families` lists those that are){closest(state)}"
+        )
+    return find_variant(MODEL_TYPES[name], described, state)
+
+
+def closest(names: Collection[str]) -> str:
+    """Say which model type's tensors have most of these names; '' if none has more than half of them."""
+    found = {blank(name) for name in names}
+    known = {kind.name: names_of(kind) for kind in MODEL_TYPES.values()}
+    name = max(known, key=lambda name: (len(found & known[name]), -len(known[name])))
+    if 2 * (n := len(found & known[name])) <= len(found):
+        return ""
+    return (
+        f"; {n} of {len(found)} names of its tensors are those of a {name!r}, which may compute something else: where the code "
+        f"is the same, give family={name!r} and a configuration, else rules of your own (docs/models.md, Weights)"
+    )
+
+
+def names_of(kind: ModelType) -> set[str]:
+    """Return the names that tensors of a model type may have, with and without its prefix."""
+    ends = {end for rule in kind.family.rules for end in ((rule.torch,) if isinstance(rule.torch, str) else rule.torch)}
+    whole = {start + end for start in ("", *kind.family.stacks.values()) for end in ends}
+    return {blank(each) for name in whole for each in (name, name.removeprefix(kind.prefix), kind.prefix + name)}
+
+
+def blank(name: str) -> str:
+    """Replace numbers among the parts of a name, and placeholders of numbers, by 0."""
+    return re.sub(r"(?<=\.)(\d+|\{\w+\})(?=\.)", "0", name)
 
 
 def model_of(state: Mapping[str, Any], config: ModelConfig, family: Family) -> Model:
@@ -168,6 +197,12 @@ def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = Non
     """
     kind, described = describe(model.config, source and source.kind)
     described |= {"bos_token_id": None, "eos_token_id": None, **ids}
+    if source is None and "decoder_start_token_id" not in ids and isinstance(model.config, EncoderDecoderConfig):
+        warnings.warn(
+            f"config.json of this {kind.name} names no special tokens, by which transformers' generate starts and ends; give "
+            "source, the folder that the model came from, or write decoder_start_token_id and eos_token_id into it",
+            stacklevel=4,
+        )
     if source is not None:
         same = not differences(model.config, source.model.config, but=())
         described = {**source.described} if same else {**source.described, **described}
@@ -190,9 +225,10 @@ def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelT
     ConversionError lists the fields that the given or the nearest model type cannot express.
     """
     refused: list[str] = []
-    for it in (it for it in MODEL_TYPES.values() if it.config is type(config)) if kind is None else [kind]:
+    for base in MODEL_TYPES.values() if kind is None else [MODEL_TYPES[kind.name]]:
         try:
-            return it, it.write(config, names_written(config, it.family_of(config)))
+            if it := variant_for(base, config):
+                return it, it.write(config, names_written(config, it.family_of(config)))
         except ConversionError as error:
             refused.append(str(error))
     if not refused:

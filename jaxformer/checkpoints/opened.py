@@ -16,6 +16,7 @@ from jaxformer.config.configuration import from_dict
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.family import Family
+from jaxformer.convert.heads import find_variant, variant_for
 from jaxformer.convert.registry import FAMILIES, MODEL_TYPES, find_family
 from jaxformer.convert.safetensors import load_weights
 from jaxformer.convert.state_files import open_state
@@ -131,11 +132,12 @@ def open_file(path: Path, family: Family | str | None, config: ModelConfig | Non
         check_saved(path.parent, path.name)
     try:
         if config is None and kind is not None and "model_type" in described:
-            return of_checkpoint(checkpoint_of(path, kind, described, state))
+            return of_checkpoint(checkpoint_of(path, find_variant(kind, described, state), described, state))
         config = saved_config(described)[0] if config is None and "class" in described else config
         if config is None:
             raise InputError(f"{path} does not say how many heads its model has, and more; give config=GPTConfig(...)")
         if kind is not None:
+            kind, rules = variant_for(kind, config) or kind, find_family(family, model=abstract(config))
             state = {own: state[name] for own, name in tensor_names(kind, state)[0].items()}
         return Opened(path, model_of(state, config, rules), rules)
     except (ConfigError, ConversionError) as error:

@@ -13,6 +13,7 @@ from jax.core import Tracer
 
 from jaxformer.checkpoints.hf import Checkpoint, model_of, unwrapped, write_checkpoint
 from jaxformer.checkpoints.opened import CONFIGS, Opened, cast, open_path
+from jaxformer.checkpoints.sentence_folder import MODULES, copy_modules
 from jaxformer.config.configuration import plain
 from jaxformer.convert.family import Family
 from jaxformer.convert.rules import tensors_to_torch, to_torch
@@ -99,6 +100,8 @@ def write_tokenizer(source: Opened, folder: Path) -> None:
     for name in TOKENIZER_FILES if source.place.is_dir() else ():
         if (source.place / name).is_file():
             (folder / name).write_bytes(read_small(source.place / name))
+    if (source.place / MODULES).is_file():
+        copy_modules(source.place, folder)
     if (words := run_tokenizer(source)) is not None:
         words.save(folder / TOKENIZER)
         (folder / "tokenizer_config.json").write_text(json.dumps(FAST) + "\n", "utf-8")
@@ -195,7 +198,7 @@ def convert(
         back = replace(source, model=model_of(state, model.config, source.family))
     else:
         write_folder(model, out, "hf" if to == "hf" else "jax", source)
-        files = sorted(out.iterdir())
+        files = sorted(path for path in out.iterdir() if path.is_file())
         state, back = open_state(weight_files(out)[0] if to == "hf" else out / WEIGHTS), open_path(out)
     again = tensors_to_torch(back.model, back.family)
     wanted = tensors_to_torch(model, back.family)

@@ -131,6 +131,11 @@ COMMANDS = {
         "two watched runs on one page, and the first step at which they part",
         "runs/torch runs/jax --html compared.html",
     ),
+    "families": Command(
+        "jaxformer.cli.families",
+        "the model types of transformers that are loaded, and what is proven of each",
+        "--json",
+    ),
     "info": Command(
         "jaxformer.cli.info",
         "what a folder holds: family, size, memory, certificate",

@@ -53,6 +53,7 @@ FLAGS = (
     "qk_norm",
     "sinks",
     "rotary_truncate",
+    "shared_layers",
     "remat",
 )
 POSITIVE = ("norm_epsilon", "rotary_beta_fast", "rotary_beta_slow")
@@ -219,6 +220,8 @@ class BlockConfig(ExpertsConfig):
     """Probability to drop a unit of a sub-layer's output."""
     feed_forward_dropout: float = 0.0
     """Probability to drop a unit inside the feed-forward layer."""
+    shared_layers: bool = False
+    """One block for all layers: they share its parameters (ALBERT, Lan et al. 2020)."""
     layers: Layers = "auto"
     """Execution of a stack. unrolled: fast on CPU; rolled: compile time does not grow with depth; auto: by platform and
     depth."""

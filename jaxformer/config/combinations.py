@@ -1,5 +1,6 @@
 """Checks for settings of a BlockConfig that exclude or need each other. Imports no jax."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -7,7 +8,8 @@ from jaxformer.errors import ConfigError
 from jaxformer.validation.fields import check_number, check_size
 
 ROTATED = ("half", "interleaved")
-READ_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
+ReadWith = Mapping[str, tuple[str, tuple[object, ...]]]
+READ_WITH: ReadWith = {
     "rotary_dim": ("rotary", ROTATED),
     "rotary_base": ("rotary", ROTATED),
     "rotary_window_base": ("rotary", ROTATED),
@@ -32,7 +34,7 @@ FEWEST_BUCKETS = 4
 
 def check_combinations(config: Any) -> None:
     """Raise ConfigError for a setting that another one makes unused or impossible."""
-    _check_read(config)
+    check_read(config, READ_WITH)
     _check_norms_and_residuals(config)
     _check_heads(config)
     _check_windows(config)
@@ -44,10 +46,10 @@ def check_combinations(config: Any) -> None:
         check_size("relative_distance", config.relative_distance, least=config.relative_buckets // 2 + 1)
 
 
-def _check_read(config: Any) -> None:
+def check_read(config: Any, read_with: ReadWith) -> None:
     """Raise ConfigError for a setting that is not read with the value of the field it depends on."""
     defaults = {field.name: field.default for field in fields(config)}
-    for name, (other, values) in READ_WITH.items():
+    for name, (other, values) in read_with.items():
         value, found = getattr(config, name), getattr(config, other)
         if value != defaults[name] and found not in values:
             wanted = " or ".join(map(repr, values))

@@ -1,21 +1,18 @@
-"""Settings of models: their blocks, embeddings and heads; and the initial distribution of each tensor, one function per scheme,
-used by both frameworks. Imports no jax.
+"""Settings of models: their blocks, embeddings and heads. Imports no jax."""
 
-A tensor is known by its path in the JAX model (`stack.blocks.attention.query.kernel`) and by its shape without the layer axis;
-a kernel's shape is (in, out), and (experts, in, out) of experts."""
-
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
-from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
+from jaxformer.config.combinations import ReadWith, check_read
 from jaxformer.config.configuration import FixedTable, configuration
 from jaxformer.errors import ConfigError
 from jaxformer.validation.fields import check_choice, check_flag, check_number, check_size
 
 Positions = Literal["learned", "sinusoid", "sinusoid_blocks", "none"]
 Init = Literal["torch", "normal", "gpt2", "xavier"]
+EncoderHead = Literal["none", "masked_lm", "sequence_classification", "token_classification", "question_answering"]
+LABELLED = ("sequence_classification", "token_classification")
 
 
 def _check_positions(name: str, value: object, rows: int, columns: int) -> None:
@@ -122,6 +119,15 @@ class GPTConfig(ModelConfig):
                 )
 
 
+ENCODER_READ_WITH: ReadWith = {
+    "pooler_activation": ("pooler", (True,)),
+    "labels": ("head", LABELLED),
+    "head_activation": ("head", ("masked_lm",)),
+    "head_dropout": ("head", (*LABELLED, "question_answering")),
+}
+"""Field of an encoder -> the field it depends on, and the values of that field with which it is read."""
+
+
 @configuration
 class EncoderConfig(ModelConfig):
     """Encoder: every token attends to all tokens."""
@@ -129,12 +135,39 @@ class EncoderConfig(ModelConfig):
     token_types: int = 0
     """Number of token types (BERT's segments), each with an embedding. 0: none."""
     pooler: bool = False
-    """Pooler: a tanh layer on the first token's state, for the whole sequence (BERT)."""
+    """Pooler: a dense layer on the first token's state, for the whole sequence (BERT)."""
+    pooler_activation: Activation = "tanh"
+    """Activation of the pooler (DistilBERT's classifier: relu; ELECTRA's: gelu)."""
+    head: EncoderHead = "none"
+    """Head, which computes logits from states. masked_lm: of every token, with the token embedding's table;
+    token_classification: of every token; sequence_classification: of the pooled state, or without a pooler of the first
+    token's; question_answering: of every token as the start and as the end of an answer."""
+    labels: tuple[str, ...] = ()
+    """Names of the labels, one for each logit of a classification."""
+    head_activation: Activation | None = None
+    """masked_lm: activation of the dense layer before the logits. None: `activation`."""
+    head_dropout: float = 0.0
+    """Probability to drop a unit of what the layer of the logits reads, except in masked_lm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("token_types", self.token_types, least=0)
         check_flag("pooler", self.pooler)
+        check_choice("pooler_activation", self.pooler_activation, get_args(Activation), elsewhere=ELSEWHERE)
+        check_choice("head", self.head, get_args(EncoderHead))
+        if self.head_activation is not None:
+            check_choice("head_activation", self.head_activation, get_args(Activation), elsewhere=ELSEWHERE)
+        check_number("head_dropout", self.head_dropout, 0, below=1)
+        if not isinstance(self.labels, tuple) or not all(isinstance(it, str) for it in self.labels):
+            raise ConfigError(f"labels = {self.labels!r:.60} is no tuple of names; give one, as ('negative', 'positive')")
+        check_read(self, ENCODER_READ_WITH)
+        if self.head in LABELLED and not self.labels:
+            raise ConfigError(f"head = {self.head!r} needs labels; give their names, as ('negative', 'positive')")
+
+    @property
+    def n_logits(self) -> int:
+        """Number of logits of a token, or of a sequence."""
+        return {"masked_lm": self.vocab_size, "question_answering": 2}.get(self.head, len(self.labels))
 
 
 @configuration
@@ -190,80 +223,3 @@ class EncoderDecoderConfig(ModelConfig):
     def source_ids(self) -> int:
         """Number of source token ids."""
         return self.vocab_size if self.source_vocab_size is None else self.source_vocab_size
-
-
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Initialiser:
-    """Distribution: normal with deviation `value`, uniform in +-`value`, or the constant `value`; `zero_row` is set to zero."""
-
-    kind: Literal["normal", "uniform", "constant"]
-    value: float
-    zero_row: int | None = None
-
-    def __str__(self) -> str:
-        formats = {"normal": "normal(0, {:.4g})", "uniform": "uniform(+-{:.4g})", "constant": "{:g}"}
-        return formats[self.kind].format(self.value) + ("" if self.zero_row is None else f", row {self.zero_row} zero")
-
-
-ZEROS, ONES = Initialiser("constant", 0.0), Initialiser("constant", 1.0)
-
-
-def kernel_of(path: str) -> str:
-    """Return the path of the kernel that a bias belongs to; other paths are returned unchanged."""
-    return path.removesuffix("bias") + "kernel" if path.endswith(".bias") else path
-
-
-def torch_default(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
-    """Defaults of torch.nn.Linear, U(+-1/sqrt(fan_in)) for kernels and biases, and of torch.nn.Embedding, N(0, 1)."""
-    if path.endswith(".table"):
-        return Initialiser("normal", 1.0)
-    return Initialiser("uniform", 1 / math.sqrt(shapes[kernel_of(path)][-2]))
-
-
-def normal(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
-    """N(0, 0.02), biases zero (BERT)."""
-    return ZEROS if path.endswith(".bias") else Initialiser("normal", 0.02)
-
-
-def gpt2(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
-    """`normal`, with the kernels that write to the residual stream scaled by 1/sqrt(number of residual additions) (Radford et
-    al. 2019, section 2.3)."""
-    if not path.endswith((".out.kernel", ".down.kernel")):
-        return normal(path, shapes, config)
-    sums = 2 * config.n_layers
-    if isinstance(config, EncoderDecoderConfig) and path.startswith("decoder."):
-        sums = 3 * config.decoder.n_layers
-    return Initialiser("normal", 0.02 / math.sqrt(sums))
-
-
-def xavier(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
-    """U(+-sqrt(6 / (in + out))) for kernels and tables, biases zero (Glorot and Bengio 2010, equation 16)."""
-    if path.endswith(".bias"):
-        return ZEROS
-    return Initialiser("uniform", math.sqrt(6 / sum(shapes[path][-2:])))
-
-
-SCHEMES = {"torch": torch_default, "normal": normal, "gpt2": gpt2, "xavier": xavier}
-
-
-def initialisers(config: ModelConfig, shapes: Shapes) -> dict[str, Initialiser]:
-    """Return the initialiser of every tensor by its path.
-
-    Norms start as the identity. A bias without a kernel and the row of `padding_idx` start at zero.
-    """
-
-    def of(path: str) -> Initialiser:
-        if path.endswith(".scale"):
-            return ZEROS if config.norm_unit_offset else ONES
-        if path.endswith(".bias") and kernel_of(path) not in shapes:
-            return ZEROS
-        scheme = SCHEMES[config.init](path, shapes, config)
-        if not path.endswith(".token.table"):
-            return scheme
-        start = scheme if config.embedding_std is None else Initialiser("normal", config.embedding_std)
-        return replace(start, zero_row=config.padding_idx)
-
-    return {path: of(path) for path in shapes}

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, ModelConfig
 from jaxformer.convert.family import Family
 from jaxformer.errors import ConfigError, ConversionError
 
@@ -105,8 +105,28 @@ NOT_FUNCTION = ("init", "embedding_std", "layers", "remat", "remat_policy", "pro
 """Fields that change no output: initialisation, execution, packing of weights."""
 AT_START = {"layers": "rolled"}
 """Fields of every model that is read: it compiles in seconds, and no layer's weights are copied next to the others."""
-TRAINING = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout", "padding_idx")
+TRAINING = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout", "head_dropout", "padding_idx")
 """Fields that change only training."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Head of a model type, by which its models are classes of their own in transformers."""
+
+    models: tuple[str, ...]
+    """Classes that have the head, the one that is written first."""
+    starts: tuple[str, ...]
+    """Starts of the names of the head's tensors."""
+    names: Mapping[str, str]
+    """Modules and tensors of the head: jaxformer's name -> full torch name."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Second torch name of a tied tensor -> its first name."""
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    """Tensors without a counterpart in JAX -> the reason."""
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    """Keys of config.json that describe the head."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that are the same in every model with this head."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +149,8 @@ class ModelType:
     """Fields that are the same in every model of this type."""
     heads: Mapping[str, str] = field(default_factory=dict)
     """Prefix of the names of a head's tensors that jaxformer has no counterpart for -> the head's task."""
+    tasks: Mapping[str, Task] = field(default_factory=dict)
+    """`head` of an EncoderConfig -> the head that jaxformer has a counterpart for; `heads.with_head` makes its model type."""
     harmless: frozenset[str] = frozenset()
     """Additional keys that change no output."""
     derive: Callable[[dict[str, Any], Collection[str]], dict[str, Any]] | None = None
@@ -139,6 +161,8 @@ class ModelType:
     """Function that returns the family of configurations that use another one; None for the others."""
     memory: Family | None = None
     """Family of the tensors in transformers' own model; None: they have the names that they have in files."""
+    encoder: "ModelType | None" = None
+    """Type of folders that hold the encoder of an encoder-decoder alone; None if there are none."""
     unwritten: tuple[str, ...] = ()
     """Fields without a key, which change no output of this type."""
 
@@ -258,7 +282,9 @@ def normal_form(config: ModelConfig) -> ModelConfig:
             "source_context": source.context,
             "source_positions": source.positions,
         }
-    elif (windowed := config.windowed_layers) is not None:
+    elif isinstance(config, EncoderConfig) and config.head == "masked_lm":
+        given |= {"head_activation": config.head_activation or config.activation}
+    if (windowed := config.windowed_layers) is not None:
         pattern = tuple("window" if it else "full" for it in windowed)
         given |= {"layer_pattern": None if all(windowed) else pattern}
         given |= {} if any(windowed) else {"window": None, "layer_pattern": None, "rotary_window_base": None}

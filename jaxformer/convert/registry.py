@@ -4,9 +4,12 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
+from jaxformer.config.models import EncoderConfig
 from jaxformer.convert import families
 from jaxformer.convert.family import Family, module_rules
+from jaxformer.convert.heads import with_head
 from jaxformer.convert.model_type import ModelType
 from jaxformer.errors import ConfigError, InputError, type_of
 from jaxformer.validation.fields import check_kind, nearest
@@ -18,14 +21,21 @@ FAMILIES: dict[str, Family] = {
 }
 """Name -> family, for every Family in a file in `families/`."""
 MODEL_TYPES: dict[str, ModelType] = {
-    found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, ModelType)
+    found.name: found
+    for file in _FILES
+    for variable, found in vars(file).items()
+    if isinstance(found, ModelType) and not variable.startswith("_")
 }
-"""Name in config.json -> model type of transformers, for every ModelType in a file in `families/`."""
+"""Name in config.json -> model type of transformers, for every ModelType in a file in `families/` but those that another is
+made of, whose variables begin with _."""
 
 
-def find_family(family: Family | str, name: str = "family") -> Family:
-    """Return the family of this name; a Family is returned as it is. ConfigError for an unknown name, InputError for anything
-    else."""
+def find_family(family: Family | str, name: str = "family", *, model: Any = None) -> Family:
+    """Return the family of this name; a Family is returned as it is.
+
+    Of an encoder with a head, given as `model`, it is the family of transformers' class with that head. ConfigError for an
+    unknown name, InputError for anything else.
+    """
     if isinstance(family, Family):
         return family
     known = ", ".join(FAMILIES)
@@ -35,6 +45,9 @@ def find_family(family: Family | str, name: str = "family") -> Family:
         near = nearest(family, FAMILIES)
         hint = f"did you mean {near!r}? " if near else ""
         raise ConfigError(f"{name} = {family!r} is not known; {hint}choose one of {known}")
+    config = getattr(model, "config", None)
+    if isinstance(config, EncoderConfig) and config.head != "none" and family in MODEL_TYPES:
+        return with_head(MODEL_TYPES[family], config.head).family
     return FAMILIES[family]
 
 

@@ -31,7 +31,7 @@ def from_torch(source: Any, model: PyTree, family: Family | str | None = None) -
     _check_model(model)
     state = _state(source, "source")
     try:
-        return rules.to_jax(state, model, TWIN if family is None else find_family(family))
+        return rules.to_jax(state, model, TWIN if family is None else find_family(family, model=model))
     except ConversionError as error:
         if fitting := _fitting(state, model):
             raise ConversionError(f"{error}; family {fitting!r} fits: name that") from None
@@ -47,7 +47,7 @@ def to_torch(model: PyTree, family: Family | str | None = None, *, like: Any = N
     _check_model(model)
     state = None if like is None else _state(like, "like")
     try:
-        arrays = rules.to_torch(model, TWIN if family is None else find_family(family), like=state)
+        arrays = rules.to_torch(model, TWIN if family is None else find_family(family, model=model), like=state)
     except ConversionError as error:
         raise _with_hint(error, family) from None
     return {name: to_tensor(array) for name, array in arrays.items()}

@@ -125,5 +125,10 @@ CONFIGS: dict[str, ModelConfig] = {
     ),
     "slopes": EncoderConfig(**SIX_HEADS, positions="none", embedding_width=15, sinks=True, relative_bias="alibi"),
     "encoder": EncoderConfig(**PLAIN, norm_position="post", embedding_norm=True, token_types=2, pooler=True),
+    "shared": EncoderConfig(**PLAIN, shared_layers=True, positions="none", relative_bias="alibi"),
+    "masked": EncoderConfig(**PLAIN, embedding_width=15, head="masked_lm", head_activation="relu"),
+    "labelled": EncoderConfig(
+        **PLAIN, pooler=True, pooler_activation="gelu", head="sequence_classification", labels=("one", "two", "three")
+    ),
 }
 """Models that mutants are tried on; in 'shifted', the hidden states have a mean of 100."""

@@ -57,7 +57,7 @@ def adversarial_inputs(config: ModelConfig, batch: int, length: int, seed: int) 
 
 
 def call_jax(model: Any, *inputs: Any, key: PRNGKeyArray | None = None) -> jax.Array:
-    """Return jax's logits, or an encoder's hidden states followed by the pooled one; padding is masked."""
+    """Return jax's logits, or a headless encoder's hidden states followed by the pooled one; padding is masked."""
     ids, valid, *rest = inputs
     mask = masks.padding_mask(jnp.asarray(valid))
     if isinstance(model, EncoderDecoder):
@@ -65,8 +65,9 @@ def call_jax(model: Any, *inputs: Any, key: PRNGKeyArray | None = None) -> jax.A
         return model(ids, target, source_mask=mask, target_mask=masks.padding_mask(jnp.asarray(target_valid)), key=key)
     if isinstance(model, Encoder):
         types = rest[0] if model.config.token_types else None
-        states = model(ids, mask=mask, token_types=types, key=key)
-        return states if model.pooler is None else jnp.concatenate([states, model.pool(states)[:, None]], 1)
+        found = model(ids, mask=mask, token_types=types, key=key)
+        pooled = model.pooler is not None and model.head is None
+        return jnp.concatenate([found, model.pool(found)[:, None]], 1) if pooled else found
     return model(ids, mask=mask, key=key)
 
 
@@ -83,8 +84,9 @@ def call_torch(model: Any, *inputs: Any) -> Any:
         target, target_valid = rest
         return model(ids, target, source_mask=mask, target_mask=padding_mask(target_valid))
     if isinstance(model, torch_ref.models.Encoder):
-        states = model(ids, mask=mask, token_types=rest[0] if model.config.token_types else None)
-        return states if model.pooler is None else torch.cat([states, model.pool(states)[:, None]], 1)
+        found = model(ids, mask=mask, token_types=rest[0] if model.config.token_types else None)
+        pooled = model.pooler is not None and model.head is None
+        return torch.cat([found, model.pool(found)[:, None]], 1) if pooled else found
     return model(ids, mask=mask)
 
 

@@ -45,7 +45,7 @@ def export(model: Model, path: Path | str, *, platforms: Sequence[str] = PLATFOR
     that are not padding. There is no dropout.
 
         GPT               tokens (b, t)                                       -> logits (b, t, V)
-        Encoder           tokens (b, t), valid (b, t), token_types (b, t) of an encoder that has them  -> states (b, t, D)
+        Encoder           tokens (b, t), valid (b, t), token_types (b, t) of an encoder that has them  -> what it returns
         EncoderDecoder    source (b, s), valid (b, s), target (b, t)          -> logits (b, t, V)
 
     Raises InputError for a file that exists and for a model without weights, ConfigError for an unknown platform, and

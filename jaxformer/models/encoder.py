@@ -9,6 +9,8 @@ from jaxformer.errors import InputError
 from jaxformer.models.init import Rngs, initialise
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
+from jaxformer.nn.feedforward import ACTIVATIONS
+from jaxformer.nn.heads import make_head
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
@@ -17,7 +19,10 @@ from jaxformer.validation.inputs import check_config, check_mask, check_position
 
 
 class Encoder(nnx.Module):
-    """`states = model(tokens)`; with a key, dropout is on; `pool` makes one vector per sequence."""
+    """`logits = model(tokens)` with a head, else `states = model(tokens)`; with a key, dropout is on.
+
+    `encode` gives the states whether there is a head or not, and `pool` makes one vector per sequence of them.
+    """
 
     def __init__(self, config: EncoderConfig, *, rngs: Rngs | None = None):
         self.config = check_config(config, EncoderConfig)
@@ -25,9 +30,34 @@ class Encoder(nnx.Module):
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
         self.pooler = Linear(config.d_model, config.d_model, True) if config.pooler else None
+        self.head = make_head(config)
         initialise(self, config, rngs)
 
     def __call__(
+        self,
+        tokens: Tokens,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        token_types: Tokens | None = None,
+        positions: Int[Array, "_ T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "B *rows"]:
+        """Return the head's logits for `B T` ids, or without a head the state of every token.
+
+        Logits are `B T V` of masked_lm, `B T C` and `B C` of token and sequence classification with C labels, `B T 2` (start
+        and end) of question_answering. Arguments are those of `encode`.
+        """
+        given = {"mask": mask, "bias": bias, "token_types": token_types, "positions": positions}
+        if self.head is None:
+            return self.encode(tokens, **given, key=key)
+        key, head_key = split_key(key, 2)
+        states = self.encode(tokens, **given, key=key)
+        if self.config.head == "sequence_classification":
+            states = states[:, 0] if self.pooler is None else self.pool(states)
+        return self.head(states, self.embed.token, head_key)
+
+    def encode(
         self,
         tokens: Tokens,
         *,
@@ -47,10 +77,10 @@ class Encoder(nnx.Module):
         return self.norm(self.stack(x, mask, key=stack_key, bias=bias, positions=positions))
 
     def pool(self, states: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """Apply a linear layer and tanh to the first token's state."""
+        """Apply a linear layer and the pooler's activation, tanh in BERT, to the first token's state."""
         if self.pooler is None:
             raise InputError("this encoder has no pooler; build it with pooler = True")
-        return jnp.tanh(self.pooler(states[:, 0]))
+        return ACTIVATIONS[self.config.pooler_activation](self.pooler(states[:, 0]))
 
     def attention_weights(
         self,

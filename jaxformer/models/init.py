@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxformer.config.models import Initialiser, ModelConfig, initialisers
+from jaxformer.config.initialisers import Initialiser, initialisers
+from jaxformer.config.models import ModelConfig
 from jaxformer.errors import ConfigError
 from jaxformer.pytree import layer_shapes, path_name
 from jaxformer.validation.arrays import check_drawn_from, is_key

@@ -123,7 +123,8 @@ def _routed(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, 
 
 
 class Stack(nnx.Module):
-    """Stack of blocks; `stack[i]` is layer i. Few leaves keep dispatch cheap; a scan keeps compile time flat.
+    """Stack of blocks; `stack[i]` is layer i. Few leaves keep dispatch cheap; a scan keeps compile time flat. With
+    `shared_layers` there is one block, and the layer axis of its leaves has size 1.
 
     With `causal`, its masks hide later tokens: attention leaves those out, and T5's relative bias has no buckets for them.
     """
@@ -135,14 +136,14 @@ class Stack(nnx.Module):
         self.remat = config.remat_policy if config.remat else None
         self.windowed = config.windowed_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
-        self.blocks = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (config.n_layers, *leaf.shape)), Block(config, cross=cross, causal=causal)
-        )
+        self.shared = config.shared_layers
+        held, block = 1 if config.shared_layers else config.n_layers, Block(config, cross=cross, causal=causal)
+        self.blocks = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (held, *leaf.shape)), block)
 
     def __getitem__(self, i: int) -> Block:
         if not -self.n_layers <= i < self.n_layers:
             raise IndexError(f"layer {i} of a stack of {self.n_layers}")
-        return layer_of(self.blocks, i)
+        return layer_of(self.blocks, 0 if self.shared else i)
 
     def __len__(self) -> int:
         return self.n_layers
@@ -197,7 +198,7 @@ class Stack(nnx.Module):
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias, positions) | {"memory": states}
         held, length = (None, None) if cache is None else (cache.layers, cache.length)
-        layers = [self.blocks, self._windowed(), keys, remembered, held]
+        layers = [self._every(), self._windowed(), keys, remembered, held]
         # A cache is filled once, which does not win back the time to compile unrolled layers.
         unroll = self.unroll if cache is None else (1, 1)
         after, held = scan_layers(_extend, x, layers, shared | {"length": length}, unroll=unroll, remat=self.remat)
@@ -207,7 +208,7 @@ class Stack(nnx.Module):
 
     def remember(self, memory: Source) -> KeysValues:
         """Compute every layer's keys and values of a memory, which stay the same from token to token."""
-        return jax.tree.map(tuple, scan_layers(_remember, None, [self.blocks], memory)[1], is_leaf=is_apart)
+        return jax.tree.map(tuple, scan_layers(_remember, None, [self._every()], memory)[1], is_leaf=is_apart)
 
     def weights(
         self,
@@ -222,7 +223,7 @@ class Stack(nnx.Module):
     ) -> AttentionWeights:
         """Return the attention weights of every layer."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
-        return scan_layers(_weights, x, [self.blocks, self._windowed()], shared)[1]
+        return scan_layers(_weights, x, [self._every(), self._windowed()], shared)[1]
 
     def hidden_states(
         self,
@@ -237,7 +238,7 @@ class Stack(nnx.Module):
     ) -> Float[Array, "_ B T D"]:
         """Return x and the output of every layer, L + 1 in all."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
-        states = scan_layers(_hidden_states, x, [self.blocks, self._windowed()], shared)[1]
+        states = scan_layers(_hidden_states, x, [self._every(), self._windowed()], shared)[1]
         return jnp.concatenate([x[None], states])
 
     def routed(
@@ -253,8 +254,18 @@ class Stack(nnx.Module):
         keys = None if key is None else split(key, self.n_layers)
         shared = self._shared(x, None, mask, None, None, bias, None, positions)
         shared = {name: shared[name] for name in ("mask", "bias", "positions")}
-        layers = [self.blocks, self._windowed(), keys]
+        layers = [self._every(), self._windowed(), keys]
         return scan_layers(_routed, x, layers, shared, unroll=self.unroll, remat=self.remat)
+
+    def _every(self) -> Block:
+        """Return the blocks of all layers: with shared parameters, the one block as often."""
+        if not self.shared:
+            return self.blocks
+        return jax.tree.map(
+            lambda leaf: leaf * self.n_layers if is_apart(leaf) else jnp.repeat(leaf, self.n_layers, 0),
+            self.blocks,
+            is_leaf=is_apart,
+        )
 
     def _windowed(self) -> Array | None:
         """Return for each layer True if it has the sliding window; None without a layer pattern."""

@@ -42,6 +42,7 @@ from jaxformer.parity.validate import (
     Mode,
     check_inference,
     check_later,
+    check_of_statistics,
     checked_jax,
     checked_reference,
     checked_seconds,
@@ -246,8 +247,7 @@ def check(
     chosen_checks(checks, tier)
     seconds = checked_seconds(search_seconds)
     if isinstance(recorded := loaded(reference), Summary):
-        if reduce_to is not None:
-            raise InputError("reduce_to needs torch's arrays, and the reference holds statistics; keep tensors")
+        check_of_statistics(checks, tier, reduce_to)
         compared = ByStatistics(recorded, opened.tree, family, opened.given(call_jax))
         report = collected(by_statistics(compared), "A", ["forward"])
         return named_as_jax(report) if REFERENCE in recorded.environment else report

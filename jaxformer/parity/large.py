@@ -11,7 +11,7 @@ import jax
 
 from jaxformer.errors import InputError
 from jaxformer.parity.attribute.checks import CHECK_NAMES, chosen_checks
-from jaxformer.parity.numerics.float64 import cast_on_use, casts_on_use
+from jaxformer.parity.numerics.cast_on_use import cast_on_use, casts_on_use
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.summary.summary import Summary
 from jaxformer.parity.trace.archive import ARRAYS

@@ -98,6 +98,17 @@ def check_inference(mode: Any, training: Any, generate: Any) -> None:
             raise InputError(f"{name} is compared with torch alone; leave it out where both sides are JAX")
 
 
+def check_of_statistics(checks: tuple[str, ...], tier: str, reduce_to: Any) -> None:
+    """Raise InputError if a comparison with statistics is asked for what needs arrays."""
+    asked = {
+        f"checks = {checks}": not {"weights", "forward"} & {*checks},
+        f"tier = {tier!r}": tier == "C",
+        "reduce_to": reduce_to is not None,
+    }
+    for name in (name for name, wanted in asked.items() if wanted):
+        raise InputError(f"{name} needs torch's arrays, and the reference holds statistics; keep tensors")
+
+
 def check_later(training: Any, generate: Any) -> None:
     """Raise InputError if `training` or `generate` has the wrong form."""
     check_kind("training", training, (TrainingSpec, type(None)), "a TrainingSpec")
@@ -141,7 +152,7 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call, name
                 f"the JAX model holds {leaf.dtype}, first {leaf_name}; give it in float32: it is compared in float64"
             )
     if rules is not None:
-        return find_family(rules, "rules")
+        return find_family(rules, "rules", model=jax_model)
     if has_shapes_alone(jax_model):
         raise InputError("the JAX model has shapes alone, and no values to match; give rules")
     return None

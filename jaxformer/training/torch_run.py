@@ -56,7 +56,7 @@ def from_torch_training(
     taken; Adam knows it, SGD does not. `model` and `family` are as in `from_torch`. InputError for what `make_optimizer` does
     not do, or for an incomplete state; ConversionError if the models do not fit.
     """
-    rules = TWIN if family is None else find_family(family)
+    rules = TWIN if family is None else find_family(family, model=model)
     whole = from_torch(torch_model, model, family)
     run = _TorchRun.read(torch_model, torch_optimizer, whole, rules)
     config = _config(torch_optimizer, clip_norm)
@@ -106,7 +106,8 @@ def to_torch_training(
     models do not fit, InputError if the optimizers do not.
     """
     check_kind("state", state, TrainState, "the TrainState that training goes on with")
-    rules, weights = TWIN if family is None else find_family(family), to_torch(state.model, family, like=torch_model)
+    rules = TWIN if family is None else find_family(family, model=state.model)
+    weights = to_torch(state.model, family, like=torch_model)
     run, name = _TorchRun.read(torch_model, torch_optimizer, state.model, rules), _name(torch_optimizer)
     trees, momentum = _moments(state.moments), any(group.get("momentum") for group in torch_optimizer.param_groups)
     wanted = ["exp_avg", "exp_avg_sq"] if name != "sgd" else ["momentum_buffer"] if momentum else []

@@ -95,6 +95,9 @@ GPTS = {
         context=CONTEXT, positions="none", rotary="interleaved", window=5, sinks=True, layers="rolled", remat=True
     ),
     "alibi": gpt_config(context=CONTEXT, positions="none", relative_bias="alibi", sinks=True, n_heads=6, layers="rolled"),
+    "shared layers": gpt_config(
+        context=CONTEXT, shared_layers=True, rotary="half", positions="none", window=5, layers="rolled"
+    ),
     "t5": gpt_config(
         context=CONTEXT,
         **BARE,
@@ -118,6 +121,9 @@ OTHERS = {
         rotary_dim=4,
     ),
     "an encoder with buckets on both sides": encoder_config(context=CONTEXT, **BARE, **T5),
+    "an encoder with shared layers": encoder_config(
+        context=CONTEXT, shared_layers=True, norm_position="post", layers="unrolled"
+    ),
     "an encoder with slopes": encoder_config(context=CONTEXT, positions="none", relative_bias="alibi"),
     "t5's encoder-decoder": seq2seq_config(
         context=CONTEXT, **BARE, **T5, gated=True, activation="gelu_tanh", tied=True, logits_scale=0.2, logits_softcap=2.0
@@ -149,7 +155,7 @@ def model_twins(name):
 
 @pytest.mark.first(8)
 @checks
-@pytest.mark.parametrize("name", usually(CONFIGS, "gemma", "neox", "alibi", "t5's encoder-decoder"))
+@pytest.mark.parametrize("name", usually(CONFIGS, "gemma", "neox", "alibi", "shared layers", "t5's encoder-decoder"))
 def test_equal(name, check):
     reference, candidate = model_twins(name)
     if check.__name__ == "check_all_gradients":

@@ -2,27 +2,31 @@
 
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 import transformers
 
 import jaxformer as jf
+from jaxformer.checkpoints.hf import Checkpoint
+from jaxformer.checkpoints.opened import open_path
 from jaxformer.convert.families.bart import fairseq_sinusoids
 from jaxformer.convert.model_type import ModelType
-from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.nn.positions import sinusoid_blocks
 from jaxformer.parity.numerics.float64 import torch_float64
 from parity_tests.support.helpers import noise
 
 D, V, PAD, EOS, START = 12, 23, 1, 2, 3
 BERT = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
+DISTILBERT = {"vocab_size": V, "dim": D, "n_layers": 2, "n_heads": 3, "hidden_dim": 20}
+LABELS = {"id2label": {0: "LOC", 1: "PER", 2: "O"}, "label2id": {"LOC": 0, "PER": 1, "O": 2}}
 SEQ2SEQ = {"vocab_size": V, "d_model": D, "encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": 22}
 SEQ2SEQ |= {f"{stack}_attention_heads": 3 for stack in ("encoder", "decoder")}
 SEQ2SEQ |= {f"{stack}_ffn_dim": 20 for stack in ("encoder", "decoder")}
 IDS = {"bos_token_id": 0, "eos_token_id": EOS, "pad_token_id": PAD}
 SEQ2SEQ |= IDS | {"decoder_start_token_id": START}
+MPNET = BERT | IDS | {"max_position_embeddings": 20}
 GPT2 = {"vocab_size": V, "n_positions": 21, "n_embd": D, "n_layer": 2, "n_head": 3, "bos_token_id": 0, "eos_token_id": EOS}
 T5 = {"vocab_size": V, "d_model": D, "d_kv": 6, "d_ff": 20, "num_layers": 2, "num_heads": 3}
 T5 |= {"relative_attention_num_buckets": 6, "relative_attention_max_distance": 7} | IDS | {"decoder_start_token_id": START}
@@ -47,20 +51,56 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2, untied": ("GPT2LMHeadModel", GPT2 | {"tie_word_embeddings": False}),
     "gpt2, base": ("GPT2Model", GPT2),
     "bert": ("BertModel", BERT | {"hidden_act": "gelu_new", "layer_norm_eps": 1e-4, "type_vocab_size": 3, "pad_token_id": 2}),
-    "bert, masked": ("BertForMaskedLM", BERT),
-    "bert, classes": ("BertForSequenceClassification", BERT),
-    "distilbert": ("DistilBertModel", {"vocab_size": V, "dim": D, "n_layers": 2, "n_heads": 3, "hidden_dim": 20}),
+    "bert, masked": ("BertForMaskedLM", BERT | {"hidden_act": "gelu_new"}),
+    "bert, sequence": ("BertForSequenceClassification", BERT | LABELS | {"classifier_dropout": 0.3}),
+    "bert, tokens": ("BertForTokenClassification", BERT | LABELS),
+    "bert, answers": ("BertForQuestionAnswering", BERT),
+    "distilbert": ("DistilBertModel", DISTILBERT),
+    "distilbert, masked": ("DistilBertForMaskedLM", DISTILBERT),
+    "distilbert, sequence": ("DistilBertForSequenceClassification", DISTILBERT | LABELS),
+    "distilbert, tokens": ("DistilBertForTokenClassification", DISTILBERT | LABELS),
+    "distilbert, answers": ("DistilBertForQuestionAnswering", DISTILBERT),
     "roberta": ("RobertaModel", BERT | IDS | {"max_position_embeddings": 20}),
+    "roberta, masked": ("RobertaForMaskedLM", BERT | IDS | {"max_position_embeddings": 20}),
+    "roberta, sequence": ("RobertaForSequenceClassification", BERT | IDS | LABELS | {"max_position_embeddings": 20}),
+    "roberta, tokens": ("RobertaForTokenClassification", BERT | IDS | LABELS | {"max_position_embeddings": 20}),
+    "roberta, answers": ("RobertaForQuestionAnswering", BERT | IDS | {"max_position_embeddings": 20}),
     "xlm-roberta": ("XLMRobertaModel", BERT | IDS | {"max_position_embeddings": 20}),
+    "xlm-roberta, sequence": ("XLMRobertaForSequenceClassification", BERT | IDS | {"max_position_embeddings": 20}),
+    "camembert": ("CamembertModel", BERT | IDS | {"max_position_embeddings": 20}),
+    "camembert, masked": ("CamembertForMaskedLM", BERT | IDS | {"max_position_embeddings": 20}),
+    "data2vec-text": ("Data2VecTextModel", BERT | IDS | {"max_position_embeddings": 20}),
+    "data2vec-text, tokens": ("Data2VecTextForTokenClassification", BERT | IDS | {"max_position_embeddings": 20}),
+    "ernie": ("ErnieModel", BERT),
+    "ernie, masked": ("ErnieForMaskedLM", BERT),
+    "electra": ("ElectraModel", BERT | {"embedding_size": 8}),
+    "electra, masked": ("ElectraForMaskedLM", BERT | {"embedding_size": 8, "hidden_act": "relu"}),
+    "electra, sequence": ("ElectraForSequenceClassification", BERT | LABELS | {"embedding_size": D}),
+    "electra, tokens": ("ElectraForTokenClassification", BERT | LABELS | {"embedding_size": 8}),
+    "electra, answers": ("ElectraForQuestionAnswering", BERT | {"embedding_size": 8}),
+    "albert": ("AlbertModel", BERT | IDS | {"embedding_size": 8}),
+    "albert, masked": ("AlbertForMaskedLM", BERT | IDS | {"embedding_size": 8}),
+    "albert, sequence": ("AlbertForSequenceClassification", BERT | IDS | LABELS | {"embedding_size": D}),
+    "albert, tokens": ("AlbertForTokenClassification", BERT | IDS | {"embedding_size": 8}),
+    "albert, answers": ("AlbertForQuestionAnswering", BERT | IDS | {"embedding_size": 8}),
+    "mpnet": ("MPNetModel", MPNET),
+    "mpnet, masked": ("MPNetForMaskedLM", MPNET),
+    "mpnet, sequence": ("MPNetForSequenceClassification", MPNET | LABELS),
+    "mpnet, tokens": ("MPNetForTokenClassification", MPNET),
+    "mpnet, answers": ("MPNetForQuestionAnswering", MPNET),
     "bart": ("BartForConditionalGeneration", SEQ2SEQ | {"scale_embedding": True}),
     "bart, base": ("BartModel", SEQ2SEQ),
     "marian": ("MarianMTModel", SEQ2SEQ | {"activation_function": "swish", "scale_embedding": True}),
     "marian, two": ("MarianMTModel", SEQ2SEQ | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": V + 2}),
     "mbart": ("MBartForConditionalGeneration", SEQ2SEQ),
     "m2m_100": ("M2M100ForConditionalGeneration", SEQ2SEQ),
+    "pegasus": ("PegasusForConditionalGeneration", SEQ2SEQ | {"activation_function": "relu", "scale_embedding": True}),
+    "blenderbot": ("BlenderbotForConditionalGeneration", SEQ2SEQ),
     "t5": ("T5ForConditionalGeneration", T5),
     "t5, untied": ("T5ForConditionalGeneration", T5 | {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
     "mt5": ("MT5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),
+    "t5, encoder": ("T5EncoderModel", T5),
+    "mt5, encoder": ("MT5EncoderModel", T5 | {"feed_forward_proj": "gated-gelu"}),
     "llama": ("LlamaForCausalLM", MODERN | {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True}),
     "llama, base": ("LlamaModel", MODERN | {"tie_word_embeddings": True}),
     "mistral": ("MistralForCausalLM", MODERN | {"sliding_window": 4, "rope_parameters": YARN}),
@@ -99,10 +139,11 @@ def make_case(name: str, folder: Path) -> Case:
         for biases in (it for key, it in model.named_buffers() if key == "final_logits_bias"):
             biases.copy_(torch.from_numpy(noise(*biases.shape, seed=7)))
     model.save_pretrained(folder)
-    kind = MODEL_TYPES[model.config.model_type]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of heads that are not loaded, which other tests read
-        return Case(kind, folder, loaded(kind, folder), jf.load(folder))
+        warnings.simplefilter("ignore")  # of models without a head of their own, which other tests read
+        found = open_path(folder)
+    kind = cast(Checkpoint, found.checkpoint).kind
+    return Case(kind, folder, loaded(kind, folder), found.model)
 
 
 def loaded(kind: ModelType, folder: Path) -> Any:

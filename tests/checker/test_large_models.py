@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from flax import nnx
+from flax import linen, nnx
 
 import jaxformer as jf
 from jaxformer.errors import ConfigError, InputError
@@ -230,3 +230,127 @@ def test_the_first_module_of_torchs_that_is_not_finite_is_named(torch_model):
     broken.blocks[1].up.weight.data[0, 0] = torch.inf
     report = jf.compare(broken, port(torch_model), (IDS,), checks=("forward",))
     assert "the first output that is not finite is blocks.1.up, in 10 of 100 numbers" in report.verdict
+
+
+class Recurrent(torch.nn.Module):
+    """Convolution, recurrent layer, and a buffer that is written: what has dtypes of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.rnn = torch.nn.Conv1d(3, WIDTH, 2), torch.nn.RNN(WIDTH, 4, batch_first=True)
+        self.steps = 0
+        self.register_buffer("moved", torch.zeros(()))
+
+    def forward(self, x):
+        self.steps += 1
+        self.moved += 0.25 * self.steps
+        return self.rnn(self.conv(x).mT)[0] * (1 + self.moved)
+
+
+SERIES = np.random.default_rng(1).standard_normal((2, 3, 5)).astype(np.float32)
+
+
+def recurrent(factor):
+    def call(held, x):
+        y = jax.lax.conv_general_dilated(x, held["conv.weight"], (1,), "VALID", dimension_numbers=("NCH", "OIH", "NCH"))
+        y, h, states = y + held["conv.bias"][:, None], jnp.zeros((x.shape[0], 4), x.dtype), []
+        for at in range(y.shape[2]):
+            given = y[:, :, at] @ held["rnn.weight_ih_l0"].T + held["rnn.bias_ih_l0"] + held["rnn.bias_hh_l0"]
+            h = given + h @ held["rnn.weight_hh_l0"].T
+            states.append(h := jnp.tanh(h))
+        return jnp.stack(states, 1) * factor
+
+    return call
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.25, "EQUAL"), (1.25000001, "DIFFERENT")])
+def test_what_a_large_model_writes_stays_in_a_copy(factor, verdict, no_memory):
+    """The second run of a model that counts its calls is the first run again."""
+    model = jf.excite(Recurrent().eval(), seed=0)
+    held = {name: jnp.asarray(value.numpy()) for name, value in model.state_dict().items() if name != "moved"}
+    for keep in ("tensors", "statistics"):
+        report = jf.compare(model, held, (SERIES,), call_jax=recurrent(factor), keep=keep)
+        assert report.verdict.startswith(verdict), report
+    assert (model.steps, float(model.moved), model.rnn.weight_hh_l0.dtype) == (0, 0.0, torch.float32)
+
+
+def test_a_large_model_that_writes_into_its_weights_is_refused(no_memory):
+    class Writing(torch.nn.Linear):
+        def forward(self, x):
+            with torch.no_grad():
+                self.weight.mul_(2.0)
+            return super().forward(x)
+
+    model = Writing(3, 2)
+    held = {"weight": jnp.asarray(model.weight.detach().numpy()), "bias": jnp.asarray(model.bias.detach().numpy())}
+    x = SERIES[:, :, 0]
+    report = jf.compare(model, held, (x,), call_jax=lambda p, x: x @ p["weight"].T * 2 + p["bias"])
+    assert "torch's forward pass writes into its own weights" in report.verdict
+    assert np.array_equal(model.weight.detach().numpy(), held["weight"])
+
+
+class Counting(nnx.Module):
+    def __init__(self):
+        self.linear, self.calls = nnx.Linear(5, 4, rngs=nnx.Rngs(0)), nnx.Variable(jnp.zeros(()))
+
+    def __call__(self, x):
+        self.calls[...] += 1
+        return self.linear(x) * self.calls[...]
+
+
+def test_statistics_leave_a_jax_model_as_it_was(tmp_path):
+    model = Counting()
+    jf.dump(model, (SERIES,), tmp_path / "dump", keep="statistics")
+    assert jf.check(tmp_path / "dump", model).exit_code == 0
+    assert float(model.calls[...]) == 0
+
+
+@pytest.mark.parametrize("change", [lambda x: jnp.roll(x, 1, 1), lambda x: x[::-1], lambda x: x[..., ::-1]])
+def test_statistics_see_entries_in_another_order(change):
+    held = {"up": jnp.asarray(SERIES[0])}
+    same, other = (lambda p, x: x @ p["up"].T), (lambda p, x: change(x @ p["up"].T))
+    given = {"call_torch": same, "keep": "statistics"}
+    assert jf.compare(held, held, (SERIES,), call_jax=same, **given).exit_code == 0
+    assert jf.compare(held, held, (SERIES,), call_jax=other, **given).exit_code == 1
+
+
+@pytest.mark.parametrize("joined_first", [True, False])
+def test_statistics_of_joined_weights(joined_first):
+    random = np.random.default_rng(2)
+    apart = {name: jnp.asarray(random.standard_normal((5, 4)), jnp.float32) for name in ("q", "k", "v")}
+    joined = {"qkv": jnp.concatenate([apart["k"], apart["q"], apart["v"]], 1)}
+
+    def of(q, k, v):
+        return jnp.tanh(q * k) + v
+
+    sides = [(apart, lambda p, x: of(x @ p["q"], x @ p["k"], x @ p["v"]))]
+    sides += [(joined, lambda p, x: of(*(jnp.split(x @ p["qkv"], 3, -1)[i] for i in (1, 0, 2))))]
+    (one, call_one), (two, call_two) = sides[::-1] if joined_first else sides
+    report = jf.compare(one, two, (SERIES,), call_torch=call_one, call_jax=call_two, keep="statistics")
+    assert report.exit_code == 0, report
+    other = jax.tree.map(lambda x: x.at[0, 0].add(1e-3), two)
+    report = jf.compare(one, other, (SERIES,), call_torch=call_one, call_jax=call_two, keep="statistics")
+    assert [stage.status for stage in report.stages] == ["different", "different"]
+
+
+class Norms(linen.Module):
+    epsilon: float = 1e-6
+
+    @linen.compact
+    def __call__(self, x):
+        x = linen.LayerNorm(epsilon=self.epsilon, name="norm")(linen.Dense(4, name="up")(x))
+        return linen.Dense(3, name="down")(linen.relu(x))
+
+
+def test_statistics_place_a_difference_in_a_linen_model():
+    held = Norms().init(jax.random.key(0), SERIES)
+    given = {"call_torch": Norms().apply, "call_jax": Norms(1e-4).apply, "keep": "statistics"}
+    assert [module.name for module in jf.compare(held, held, (SERIES,), **given).diverging] == ["norm"]
+
+
+@pytest.mark.parametrize("asked", [{"checks": ("gradients",)}, {"tier": "C"}, {"reduce_to": "failing.py"}])
+def test_what_needs_arrays_is_refused_of_statistics(asked):
+    held = {"up": jnp.asarray(SERIES[0])}
+    call = {"call_torch": lambda p, x: x @ p["up"].T, "call_jax": lambda p, x: x @ p["up"].T}
+    with pytest.raises(InputError, match=f"^{next(iter(asked))}.* needs torch's arrays, and the reference holds statistics"):
+        jf.compare(held, held, (SERIES,), keep="statistics", **call, **asked)

@@ -344,9 +344,11 @@ ENCODER = EncoderConfig(
     token_types=2,
     pooler=True,
     embedding_width=4,
+    head="masked_lm",
 )
+LABELLED = EncoderConfig(**SIZES, head="token_classification", labels=("a", "b"))
 EXPERTS = GPTConfig(**SIZES, gated=True, n_experts=4, router_bias=True, shared_d_ff=6, shared_gate=True)
-LEAVES = [*PRESETS.values(), EVERY_PART, ENCODER, EXPERTS]
+LEAVES = [*PRESETS.values(), EVERY_PART, ENCODER, LABELLED, EXPERTS]
 
 
 @pytest.mark.parametrize("config", LEAVES, ids=lambda config: type(config).__name__)

@@ -14,6 +14,7 @@ from jaxformer.cli import doctor
 from jaxformer.convert.model_type import Field
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.versions.examine import examine
+from jaxformer.convert.versions.tables import FORCED_ENDS
 
 MEASURED = json.loads((Path(__file__).parent / "two_versions.json").read_text("utf-8"))
 """Settings of small models -> whether transformers 4.57.6 and 5.24.0 compute other logits, or one of them refuses them."""
@@ -292,7 +293,7 @@ def test_a_finding_and_its_remedy(name, tmp_path):
 def test_default_settings_have_no_finding(name, tmp_path):
     """Those of jaxformer's table, which are transformers'."""
     keys = {key: it.default for key, it in MODEL_TYPES[name].keys.items() if isinstance(it, Field) and it.default is not None}
-    ends = {"forced_eos_token_id": 2} if name in ("bart", "marian", "mbart") else {}
+    ends = {"forced_eos_token_id": FORCED_ENDS[name]} if name in FORCED_ENDS else {}
     assert found(write(tmp_path / "it", {"model_type": name} | keys | ends), "differs", "wrong") == []
 
 
@@ -303,7 +304,7 @@ def test_what_transformers_5_writes(name, tmp_path):
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     CONFIG_MAPPING[name]().save_pretrained(tmp_path / "it")
-    ends = {"forced_eos_token_id": 2} if name in ("bart", "marian", "mbart") else {}
+    ends = {"forced_eos_token_id": FORCED_ENDS[name]} if name in FORCED_ENDS else {}
     path = tmp_path / "it/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | ends))
     lines = found(tmp_path / "it", "differs", "wrong")

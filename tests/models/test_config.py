@@ -44,6 +44,7 @@ FLAGS = (
     "qk_norm",
     "sinks",
     "rotary_truncate",
+    "shared_layers",
     "qkv_bias",
     "output_projection",
     "output_bias",
@@ -64,6 +65,10 @@ BAD = [
     *[(GPTConfig, name, value) for name in POSITIVE_OR_NONE for value in (0, -0.1, math.nan, math.inf, "0.1", True)],
     *[(EncoderConfig, "token_types", value) for value in (-1, 2.0, True, None)],
     *[(EncoderConfig, "pooler", value) for value in (1, 0, None, "yes")],
+    *[(EncoderConfig, "head", value) for value in ("classification", None, True)],
+    *[(EncoderConfig, "labels", value) for value in (3, ["a"], "ab", (0, 1))],
+    *[(EncoderConfig, "head_dropout", value) for value in NO_RATES],
+    *[(EncoderConfig, name, "swish") for name in ("head_activation", "pooler_activation")],
     *[
         (EncoderDecoderConfig, name, value)
         for name in ("n_decoder_layers", "source_vocab_size", "source_context")
@@ -223,6 +228,11 @@ def test_an_unknown_field_is_answered_with_the_nearest(kind, field, said):
             {"source_vocab_size": 4, "padding_idx": 4},
             "padding_idx = 4 is out of range; give an integer from 0",
         ),
+        (EncoderConfig, {"head": "token_classification"}, "head = 'token_classification' needs labels; give their names, as"),
+        (EncoderConfig, {"labels": ("a",)}, "labels = ('a',) is not read with head = 'none'; set head = 'sequence_classif"),
+        (EncoderConfig, {"head_activation": "relu"}, "head_activation = 'relu' is not read with head = 'none'; set head = 'm"),
+        (EncoderConfig, {"pooler_activation": "relu"}, "pooler_activation = 'relu' is not read with pooler = False; set poo"),
+        (EncoderConfig, {"head_dropout": 0.1, "head": "masked_lm"}, "head_dropout = 0.1 is not read with head = 'masked_lm'; "),
         (GPTConfig, {"n_heads": 5}, "n_heads = 5 does not divide d_model = 12; choose one of 1, 2, 3, 4, 6, 12"),
         (GPTConfig, {"n_kv_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 4; choose one of 1, 2, 4"),
         (GPTConfig, {"output_projection": False}, "output_bias = True needs output_projection = True; set output_bias = False"),

@@ -14,7 +14,8 @@ import torch
 from flax import nnx
 
 import torch_ref.models
-from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, Initialiser, initialisers
+from jaxformer.config.initialisers import Initialiser, initialisers
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS, preset
 from jaxformer.errors import ConfigError
 from jaxformer.models import GPT, abstract, build, initialiser_table

@@ -79,12 +79,13 @@ DIFFERENT = {
     "nn/feedforward.py: only jax has gelu": OWN,
     "nn/feedforward.py: only jax has gelu_tanh": OWN,
     "nn/embeddings.py: Head: kernel | weight": LEAF,
+    "nn/heads.py: ClassificationHead: dropout_rate | dropout": RATE,
     "nn/norms.py: ScaledNorm: scale | weight": LEAF,
     "nn/positions.py: RelativeBias: table | weight": LEAF,
     "nn/norms.py: only jax has Identity": OWN,
     "nn/norms.py: only jax has Identity.__call__": OWN,
     "nn/norms.py: only jax has _center": "torch.nn.functional.layer_norm centers",
-    "nn/stack.py: Stack: n_layers layers remat | nothing": "torch unrolls always, and keeps what it needs for the gradient",
+    "nn/stack.py: Stack: layers remat | nothing": "torch unrolls always, and keeps what it needs for the gradient",
     "training/loop.py: fit: state plan run train_steps console | model draw loss steps optimizer scheduler clip_norm": (
         "runs are trained on one side"
     ),

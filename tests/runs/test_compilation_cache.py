@@ -14,7 +14,18 @@ COMPILES = [
     name
     for name in COMMANDS
     if name
-    not in ("doctor", "info", "launch", "parity dump", "parity explain", "parity schema", "runs", "runs compare", "skill")
+    not in (
+        "doctor",
+        "families",
+        "info",
+        "launch",
+        "parity dump",
+        "parity explain",
+        "parity schema",
+        "runs",
+        "runs compare",
+        "skill",
+    )
     and not name.startswith("bench")
 ]
 """A benchmark measures starts with a cache of its own, and without; a doctor compiles what is wrong anew."""

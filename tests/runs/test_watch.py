@@ -148,8 +148,8 @@ def grown(tree):
     ids=["an argument without moments, as Haiku's", "Linen's collection"],
 )
 def test_running_statistics_are_no_weights(step, given):
-    weights = {name for name in Look(step)(PARAMS, *given) if name.startswith("weight/")}
-    assert weights == {"weight/a", "weight/b"}
+    weights = {name: norm for name, norm in Look(step)(PARAMS, *given).items() if name.startswith("weight/")}
+    assert weights == pytest.approx({"weight/a": 3**0.5, "weight/b": 3**0.5})
 
 
 def test_parameters_that_are_one_array_and_a_state_in_a_tuple():

@@ -8,12 +8,17 @@ from jaxformer.errors import InputError
 from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_token_types, check_tokens
 from torch_ref.models.init import initialise
 from torch_ref.nn.embeddings import InputEmbedding
+from torch_ref.nn.feedforward import ACTIVATIONS
+from torch_ref.nn.heads import make_head
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack
 
 
 class Encoder(nn.Module):
-    """`states = model(tokens)`; in training mode dropout is on; `pool` makes one vector per sequence."""
+    """`logits = model(tokens)` with a head, else `states = model(tokens)`; in training mode dropout is on.
+
+    `encode` gives the states whether there is a head or not, and `pool` makes one vector per sequence of them.
+    """
 
     def __init__(self, config: EncoderConfig, *, generator: torch.Generator | None = None):
         super().__init__()
@@ -22,9 +27,28 @@ class Encoder(nn.Module):
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
         self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
+        self.head = make_head(config)
         initialise(self, config, generator)
 
     def forward(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Return the head's logits for `B T` ids, or without a head the state of every token."""
+        given = {"mask": mask, "bias": bias, "token_types": token_types, "positions": positions}
+        states = self.encode(tokens, **given)
+        if self.head is None:
+            return states
+        if self.config.head == "sequence_classification":
+            states = states[:, 0] if self.pooler is None else self.pool(states)
+        return self.head(states, self.embed.token)
+
+    def encode(
         self,
         tokens: Tensor,
         *,
@@ -38,10 +62,10 @@ class Encoder(nn.Module):
         return self.norm(self.stack(x, mask, bias=bias, positions=positions))
 
     def pool(self, states: Tensor) -> Tensor:
-        """Apply a linear layer and tanh to the first token's state."""
+        """Apply a linear layer and the pooler's activation, tanh in BERT, to the first token's state."""
         if self.pooler is None:
             raise InputError("this encoder has no pooler; build it with pooler = True")
-        return torch.tanh(self.pooler(states[:, 0]))
+        return ACTIVATIONS[self.config.pooler_activation](self.pooler(states[:, 0]))
 
     def attention_weights(
         self,

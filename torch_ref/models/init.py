@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config.models import Initialiser, ModelConfig, initialisers
+from jaxformer.config.initialisers import Initialiser, initialisers
+from jaxformer.config.models import ModelConfig
 from torch_ref.nn.embeddings import Embedding, Head
 from torch_ref.nn.experts import ExpertLinear
 from torch_ref.nn.positions import RelativeBias

@@ -14,7 +14,7 @@ from torch_ref.nn.positions import RelativeBias
 
 
 class Stack(nn.Module):
-    """Stack of blocks; `stack[i]` is layer i.
+    """Stack of blocks; `stack[i]` is layer i, and with `shared_layers` the one block.
 
     With `causal`, its masks will hide later tokens: T5's relative bias then has buckets for the past alone.
     """
@@ -24,13 +24,15 @@ class Stack(nn.Module):
         self.held = config.kv_heads, config.head_width
         self.windowed = config.windowed_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
-        self.blocks = nn.ModuleList(Block(config, cross=cross) for _ in range(config.n_layers))
+        self.n_layers, self.shared = config.n_layers, config.shared_layers
+        held = 1 if config.shared_layers else config.n_layers
+        self.blocks = nn.ModuleList(Block(config, cross=cross) for _ in range(held))
 
     def __getitem__(self, i: int) -> Block:
-        return cast(Block, self.blocks[i])
+        return cast(Block, self.blocks[0 if self.shared else i])
 
     def __len__(self) -> int:
-        return len(self.blocks)
+        return self.n_layers
 
     def forward(
         self,

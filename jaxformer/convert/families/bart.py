@@ -1,5 +1,5 @@
-"""BART in transformers' format (`BartForConditionalGeneration`), and models with the same names: Marian, mBART, M2M-100
-(NLLB)."""
+"""BART in transformers' format (`BartForConditionalGeneration`), and models with the same names: Marian, Pegasus, mBART,
+Blenderbot, M2M-100 (NLLB)."""
 
 import math
 from collections.abc import Collection
@@ -74,6 +74,14 @@ MARIAN_APART = replace(
 """Family `MARIAN` with separate tables for source and target, as transformers saves two vocabularies."""
 MBART = replace(BART, name="mbart")
 """Family for BART's configuration with `norm_position="pre"`."""
+PEGASUS = replace(BART, name="pegasus")
+"""Family for BART's configuration with `norm_position="pre"`, `position_offset=0` and `embedding_norm=False`; or with
+`positions="sinusoid_blocks"`, where the state has no table of them.
+
+torch never trains the table: `make_optimizer(..., frozen=lambda name, shape: name.endswith("position.table"))`.
+"""
+BLENDERBOT = replace(BART, name="blenderbot")
+"""Family for BART's configuration with `norm_position="pre"`, `position_offset=0` and `embedding_norm=False`."""
 M2M_100 = replace(
     BART,
     name="m2m_100",
@@ -180,6 +188,45 @@ MBART_TYPE = replace(
     fixed={"norm_position": "pre", "embedding_norm": True, "position_offset": 2, "tied": True},
     model="MBartForConditionalGeneration",
     base="MBartModel",
+)
+
+
+def _pegasus(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Set `positions`: sinusoids, which older files leave out, and newer ones hold as a table."""
+    held = "model.encoder.embed_positions.weight" in names
+    return _biased(found, names) | {"positions": "learned" if held else "sinusoid_blocks"}
+
+
+PEGASUS_TYPE = replace(
+    BART_TYPE,
+    name="pegasus",
+    family=PEGASUS,
+    keys=_KEYS | _older(True, False, True, True) | {"pad_token_id": Field("padding_idx", 0)},
+    fixed={"norm_position": "pre", "tied": True},
+    model="PegasusForConditionalGeneration",
+    base="PegasusModel",
+    derive=_pegasus,
+)
+BLENDERBOT_TYPE = replace(
+    BART_TYPE,
+    name="blenderbot",
+    family=BLENDERBOT,
+    keys=_KEYS
+    | _older(True, False, True, False)
+    | {
+        "vocab_size": Field("vocab_size", 8008),
+        "max_position_embeddings": Field("context", 128),
+        "d_model": Field("d_model", 2560),
+        "encoder_layers": Field("n_layers", 2),
+        "decoder_layers": Field("n_decoder_layers", 24),
+        "encoder_attention_heads": Field("n_heads", 32),
+        "encoder_ffn_dim": Field("d_ff", 10240),
+        "pad_token_id": Field("padding_idx", 0),
+        "extra_pos_embeddings": Only(0, "positions would be counted from another row"),
+    },
+    fixed={"norm_position": "pre", "tied": True},
+    model="BlenderbotForConditionalGeneration",
+    base="BlenderbotModel",
 )
 
 

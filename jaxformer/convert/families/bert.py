@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.config.models import EncoderConfig
+from jaxformer.convert.families.bert_heads import ANSWERS, TIED, bert_tasks, roberta_tasks
 from jaxformer.convert.family import Family, module_rules, projection_rules
-from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only
+from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only, Task
 
 _NAMES = {
     "embed.token": "embeddings.word_embeddings",
@@ -40,12 +41,12 @@ XLM_ROBERTA = replace(BERT, name="xlm-roberta")
 RELATIVE = "each layer has a table of distances that would be left out"
 
 
-def _pooled(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+def pooled(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set `pooler` only if there is a tensor for it: a model with a head for tokens is saved without. TypeError without token
     types."""
-    if not found["token_types"]:
+    if found.get("token_types") == 0:
         raise TypeError("type_vocab_size is 0, and every token has a type")
-    return found | {"pooler": "pooler.dense.weight" in names}
+    return {"pooler": any(name.endswith("pooler.dense.weight") for name in names)} | found
 
 
 BERT_TYPE = ModelType(
@@ -72,7 +73,8 @@ BERT_TYPE = ModelType(
     base="BertModel",
     prefix="bert.",
     heads={
-        "cls.": "masked words and next sentences",
+        "cls.predictions.": "masked words",
+        "cls.seq_relationship.": "next sentences",
         "classifier.": "classification",
         "qa_outputs.": "answers in a text",
     },
@@ -82,16 +84,17 @@ BERT_TYPE = ModelType(
             *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"),
         ]
     ),
-    derive=_pooled,
+    derive=pooled,
+    tasks=bert_tasks("Bert", "bert."),
 )
 
 
-def _after_padding(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+def after_padding(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set the offset of positions, which are counted from the row after the padding's."""
     if found["padding_idx"] is None:
         raise TypeError("pad_token_id is null, and positions are counted from it")
     offset = found["padding_idx"] + 1
-    return _pooled(found | {"position_offset": offset, "context": found["context"] - offset}, names)
+    return pooled(found | {"position_offset": offset, "context": found["context"] - offset}, names)
 
 
 ROBERTA_TYPE = replace(
@@ -103,8 +106,9 @@ ROBERTA_TYPE = replace(
     base="RobertaModel",
     prefix="roberta.",
     heads={"lm_head.": "masked words", "classifier.": "classification", "qa_outputs.": "answers in a text"},
-    derive=_after_padding,
+    derive=after_padding,
     undo=lambda config: {"max_position_embeddings": config.context + config.position_offset},
+    tasks=roberta_tasks("Roberta"),
 )
 """Model type of RoBERTa.
 
@@ -118,6 +122,7 @@ XLM_ROBERTA_TYPE = replace(
     keys={**ROBERTA_TYPE.keys, "vocab_size": Field("vocab_size", 30522)},
     model="XLMRobertaModel",
     base="XLMRobertaModel",
+    tasks=roberta_tasks("XLMRoberta"),
 )
 
 
@@ -141,6 +146,32 @@ DISTILBERT = Family(
     ignored={"embeddings.position_ids": "0, 1, 2, ..., which the model counts"},
 )
 """Family for `EncoderConfig(norm_position="post", norm_epsilon=1e-12, embedding_norm=True, padding_idx=0)`."""
+
+_DISTILBERT_TASKS = {
+    "masked_lm": Task(
+        models=("DistilBertForMaskedLM",),
+        starts=("vocab_",),
+        names={"head.dense": "vocab_transform", "head.norm": "vocab_layer_norm", "head.bias": "vocab_projector.bias"},
+        tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+        keys=TIED,
+    ),
+    "sequence_classification": Task(
+        models=("DistilBertForSequenceClassification",),
+        starts=("pre_classifier.", "classifier."),
+        names={"pooler": "pre_classifier", "head.output": "classifier"},
+        keys={"seq_classif_dropout": Field("head_dropout", 0.2)},
+        fixed={"pooler": True, "pooler_activation": "relu"},
+    ),
+    "token_classification": Task(
+        models=("DistilBertForTokenClassification",),
+        starts=("classifier.",),
+        names={"head.output": "classifier"},
+        fixed={"head_dropout": None},
+    ),
+    "question_answering": Task(
+        models=("DistilBertForQuestionAnswering",), **ANSWERS, keys={"qa_dropout": Field("head_dropout", 0.1)}
+    ),
+}
 
 DISTILBERT_TYPE = ModelType(
     name="distilbert",
@@ -170,4 +201,5 @@ DISTILBERT_TYPE = ModelType(
         "qa_outputs.": "answers in a text",
     },
     harmless=frozenset(["qa_dropout", "seq_classif_dropout", "tie_weights_", "tie_word_embeddings"]),
+    tasks=_DISTILBERT_TASKS,
 )

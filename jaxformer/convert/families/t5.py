@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from jaxformer.config.models import EncoderDecoderConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
 from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only
 
@@ -51,6 +51,28 @@ def _family(name: str, feed_forward: dict[str, str]) -> Family:
     )
 
 
+def _encoder_family(name: str, feed_forward: dict[str, str]) -> Family:
+    """Return the family of a T5 encoder alone, as `_family`."""
+    names = {
+        "attention_norm": "layer.0.layer_norm",
+        "feed_forward_norm": "layer.1.layer_norm",
+        "feed_forward.down": "layer.1.DenseReluDense.wo",
+        "embed.token": "shared",
+        "norm": "encoder.final_layer_norm",
+    }
+    inner = {f"feed_forward.{own}": f"layer.1.DenseReluDense.{it}" for own, it in feed_forward.items()}
+    return Family(
+        name=name,
+        stacks={"stack.blocks.": "encoder.block.{layer}."},
+        rules=(
+            *projection_rules("attention", "layer.0.SelfAttention", *_LINEARS),
+            *(rule for jax, torch in (names | inner).items() for rule in module_rules(jax, torch)),
+            Rule("stack.relative_bias.table", f"encoder.{_FIRST}"),
+        ),
+        tied={"encoder.embed_tokens.weight": "shared.weight"},
+    )
+
+
 T5 = _family("t5", {"up": "wi"})
 """Family for `EncoderDecoderConfig(norm="rms", norm_epsilon=1e-6, positions="none", relative_bias="t5", attention_scale=1.0,
 activation="relu", tied=True, logits_scale=d_model**-0.5, qkv_bias=False, output_bias=False, feed_forward_bias=False)`."""
@@ -58,6 +80,11 @@ T5_GATED = _family("t5_gated", {"gate": "wi_0", "up": "wi_1"})
 """Family for T5 1.1 and Flan-T5: T5's configuration with `activation="gelu_tanh", gated=True, tied=False, logits_scale=1.0`."""
 MT5 = replace(T5_GATED, name="mt5")
 """Family for T5 1.1's configuration."""
+
+T5_ENCODER = _encoder_family("t5_encoder", {"up": "wi"})
+"""Family for `T5EncoderModel`: an `EncoderConfig` with the fields of T5's that it has."""
+T5_GATED_ENCODER = _encoder_family("t5_gated_encoder", {"gate": "wi_0", "up": "wi_1"})
+"""Family for the encoders of T5 1.1, Flan-T5 and mT5."""
 
 ENDLESS = 2**14
 """Context of a T5 model, which has no longest text: no array depends on it, and memory for attention runs out earlier."""
@@ -83,20 +110,44 @@ def _t5(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     return _feed_forward(found) | {"tied": tied, "logits_scale": found["d_model"] ** -0.5 if scaled else 1.0}
 
 
-def _undo(config: EncoderDecoderConfig) -> dict[str, Any]:
+def _feed_forward_keys(config: EncoderConfig | EncoderDecoderConfig) -> dict[str, Any]:
     act = next(word for word, own in ACTIVATIONS.items() if own == config.activation)
     words = "gated-gelu" if config.gated and act == "gelu_new" else GATED * config.gated + act
     return {
         "d_kv": config.head_width,
-        "num_decoder_layers": config.decoder.n_layers,
         "feed_forward_proj": words,
         "dense_act_fn": act,
         "is_gated_act": config.gated,
-        "tie_word_embeddings": config.tied,
     }
 
 
-T5_TYPE = ModelType(
+def _undo(config: EncoderDecoderConfig) -> dict[str, Any]:
+    more = {"num_decoder_layers": config.decoder.n_layers, "tie_word_embeddings": config.tied}
+    return _feed_forward_keys(config) | more
+
+
+_DECODER = "is_encoder_decoder", "num_decoder_layers", "scale_decoder_outputs", "tie_word_embeddings"
+"""Keys that an encoder alone does not read."""
+
+
+def _encoder_type(kind: ModelType, model: str) -> ModelType:
+    """Return the type of folders with the encoder of these models alone."""
+    return replace(
+        kind,
+        config=EncoderConfig,
+        family=T5_ENCODER,
+        keys={name: key for name, key in kind.keys.items() if name not in _DECODER},
+        model=model,
+        base=model,
+        harmless=kind.harmless | {*_DECODER},
+        derive=lambda found, names: _feed_forward(found),
+        undo=_feed_forward_keys,
+        variant=lambda config: T5_GATED_ENCODER if config.gated else None,
+        unwritten=("context",),
+    )
+
+
+_T5 = ModelType(
     name="t5",
     config=EncoderDecoderConfig,
     family=T5,
@@ -143,16 +194,19 @@ T5_TYPE = ModelType(
 )
 
 
+T5_TYPE = replace(_T5, encoder=_encoder_type(_T5, "T5EncoderModel"))
+
+
 def _mt5(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set `tied`: mT5's logits are never scaled."""
     return _feed_forward(found) | {"tied": "lm_head.weight" not in names}
 
 
-MT5_TYPE = replace(
-    T5_TYPE,
+_MT5 = replace(
+    _T5,
     name="mt5",
     family=MT5,
-    keys={name: key for name, key in T5_TYPE.keys.items() if name not in ("tie_word_embeddings", "scale_decoder_outputs")}
+    keys={name: key for name, key in _T5.keys.items() if name not in ("tie_word_embeddings", "scale_decoder_outputs")}
     | {
         "vocab_size": Field("vocab_size", 250112),
         "d_ff": Field("d_ff", 1024),
@@ -162,8 +216,9 @@ MT5_TYPE = replace(
     },
     model="MT5ForConditionalGeneration",
     base="MT5Model",
-    harmless=T5_TYPE.harmless | {"tie_word_embeddings"},
+    harmless=_T5.harmless | {"tie_word_embeddings"},
     derive=_mt5,
     undo=_undo,
     variant=lambda config: None if config.gated else T5,
 )
+MT5_TYPE = replace(_MT5, encoder=_encoder_type(_MT5, "MT5EncoderModel"))

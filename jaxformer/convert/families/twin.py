@@ -4,7 +4,9 @@ from jaxformer.convert.family import Family, Rule
 
 TWIN = Family(
     name="twin",
-    stacks={f"{stack}blocks.": f"{stack}blocks.{{layer}}." for stack in ("", "stack.", "encoder.", "decoder.")},
+    stacks={
+        f"{stack}blocks.": f"{stack}blocks.{{layer}}." for stack in ("", "stack.", "encoder.", "decoder.", "encoder.stack.")
+    },
     rules=(
         *(Rule(f"experts.{each}.kernel", f"experts.{each}.weight", "e o i -> e i o") for each in ("gate", "up", "down")),
         Rule("kernel", "weight", "transposed"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxformer.convert.heads import find_variant
 from jaxformer.convert.model_type import ModelType
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.weight_files import SAFETENSORS, Tensor, header, weight_files
@@ -39,8 +40,9 @@ class Folder:
 
     @property
     def kind(self) -> ModelType | None:
-        """jaxformer's model type, if it has this one."""
-        return MODEL_TYPES.get(self.model_type)
+        """jaxformer's model type, if it has this one; with the head that the tensors are of."""
+        base = MODEL_TYPES.get(self.model_type)
+        return find_variant(base, self.config, self.tensors) if base and self.tensors else base
 
     def has(self, name: str) -> bool:
         """True if the folder has a file of this name."""

@@ -81,7 +81,7 @@ def sizes(given: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
     width, heads = (numbers.get(name, 0) for name in ("d_model", "n_heads"))
     head = numbers.get("head_dim") or (width // heads if heads else 0)
     wanted = {
-        "embed.token.table": ("vocab_size", (numbers.get("vocab_size", 0), width)),
+        "embed.token.table": ("vocab_size", (numbers.get("vocab_size", 0), numbers.get("embedding_width", width))),
         "stack.blocks.feed_forward.router.kernel": ("n_experts", (numbers.get("n_experts", 0), width)),
     }
     for stack in ("stack", "encoder", "decoder"):
@@ -114,6 +114,7 @@ def check_layers(folder: Folder, kind: ModelType, family: Family, config: ModelC
     two = isinstance(config, EncoderDecoderConfig)
     for jax, torch in stacks.items():
         wanted = config.decoder.n_layers if two and jax.startswith("decoder") else config.n_layers
+        wanted = 1 if config.shared_layers else wanted
         pattern = re.compile(re.escape(torch.removeprefix(kind.prefix)).replace(r"\{layer\}", r"(\d+)"))
         found = len({match[1] for name in folder.tensors if (match := pattern.search(name))})
         if found and found != wanted:

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxformer.evaluation.inject import Injection, Mutant, instead, patch, read_as, reads_as, swapped, without
+from jaxformer.evaluation.inject import Injection, Mutant, config, instead, patch, read_as, reads_as, swapped, without
 from jaxformer.evaluation.mutants.attention import NO_BIAS, ONE_MORE, causal_off_by, weight_of
 from jaxformer.evaluation.mutants.parts import positions_off_by
 from jaxformer.evaluation.outcome import choice
 from jaxformer.models import encoder, encoder_decoder
-from jaxformer.nn import blocks, embeddings, masks, norms
+from jaxformer.nn import blocks, embeddings, heads, masks, norms
 
 
 def without_norm(name: str) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
@@ -220,6 +220,8 @@ SEQUENCE_TO_SEQUENCE = [
     ),
 ]
 
+GOES_ON = "sum.factors 'blocks.0 (call 1)=0, 1' 'blocks.0 (call 2)=1, 0'"
+"""Torch goes on with the output of the third call of one block, counted from 0, and jax with that of the second."""
 ENCODERS = [
     Mutant(
         "token types ignored",
@@ -241,6 +243,35 @@ ENCODERS = [
         "encoder",
         r"the model \(call 1\)",
         "operations.pooling which=last axis=1",
+    ),
+    Mutant("one layer fewer of those that share their parameters", config(n_layers=2), "shared", "stack", GOES_ON),
+    Mutant(
+        "masked_lm without the norm of its head",
+        patch(heads.MaskedLMHead, __call__=without_norm("norm")),
+        "masked",
+        "head",
+    ),
+    Mutant(
+        "masked_lm with the blocks' activation in its head",
+        config(head_activation=None),
+        "masked",
+        "head",
+        choice("activation", "activation=relu, gelu"),
+    ),
+    Mutant("bias of masked_lm's logits dropped", reads_as(0.0, "head.bias"), "masked", "head", NO_BIAS),
+    Mutant(
+        "pooler with another activation",
+        config(pooler_activation="tanh"),
+        "labelled",
+        "the model",
+        "operations.activation how=tanh",
+    ),
+    Mutant(
+        "labels of the state that is not pooled",
+        instead(encoder.Encoder, pool=lambda self, states: states[:, 0]),
+        "labelled",
+        "the model",
+        "pairs.neither 'at=`self.pooler*' 'at=`ACTIVATIONS*'",
     ),
 ]
 

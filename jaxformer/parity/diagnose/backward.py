@@ -140,14 +140,15 @@ class Backward:
         makers = {self.owner, *(place.site for place in passing)}
         made = {ArrayKey(site, "output", i) for site in makers for i in range(len(reference.calls[site].output))}
         observer = _Inside(Cut(reference.calls, given | made, self.boundaries - passing), self.owner, altered)
-        with torch.enable_grad(), torch_float64(), watch_torch(model, observer), observer.stack:
-            observer.enter(CALL, ())
-            observer.leave(CALL, reference.source.call(model, *tensors_of(reference.inputs, torch.float64)))
-        if one := isinstance(self.place, ArrayKey):
-            leaves = [observer.cut.leaves[self.place]]
-        else:
-            leaves = [model.get_parameter(name) for name in self.place]
-        found = torch.autograd.grad(observer.cut.total, leaves, allow_unused=True, materialize_grads=True)
+        with torch.enable_grad(), torch_float64():
+            with watch_torch(model, observer), observer.stack:
+                observer.enter(CALL, ())
+                observer.leave(CALL, reference.source.call(model, *tensors_of(reference.inputs, torch.float64)))
+            if one := isinstance(self.place, ArrayKey):
+                leaves = [observer.cut.leaves[self.place]]
+            else:
+                leaves = [model.get_parameter(name) for name in self.place]
+            found = torch.autograd.grad(observer.cut.total, leaves, allow_unused=True, materialize_grads=True)
         return host(found[0]) if one else flat(map(host, found))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxformer.parity.numerics.float64 import casts_on_use
+from jaxformer.parity.numerics.cast_on_use import casts_on_use
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
 from jaxformer.parity.numerics.metrics import EXPLAINED, as_float64, distance
 from jaxformer.parity.runs.gradients_of_weights import of_own_weights

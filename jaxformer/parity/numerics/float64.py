@@ -6,10 +6,8 @@ JAX's default integers become int64 then: where JAX refuses to mix an int32 coun
 int64.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -17,14 +15,14 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.core import Tracer, eval_context
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, primitives
 from jaxtyping import PyTree
 
-from jaxformer.errors import ParityError
+from jaxformer.parity.numerics.cast_on_use import casts_on_use, refuse_weight, same_dtype
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.jax_operations import EMPTY, WIDER, filled, grouped_product, is_grouped_product, on_host
-from jaxformer.parity.numerics.metrics import as_float64
 from jaxformer.pytree import is_weight
 
 Operate = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
@@ -71,31 +69,6 @@ GATHERS = {"gather", "embedding", "index", "index_select"}
 MOVES = {"slice", "dynamic_slice", "transpose", "reshape", "squeeze", "broadcast_in_dim", "copy"}
 MOVES |= {"convert_element_type"}
 """JAX's operations whose operands are not cast: they move numbers, or are casts themselves."""
-SAME_DTYPE = {f"conv{transposed}{n}d" for transposed in ("", "_transpose") for n in (1, 2, 3)}
-SAME_DTYPE |= {"bilinear", "gru", "gru_cell", "lstm", "lstm_cell", "rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell"}
-"""torch's functions that compare the dtypes of their operands before they are split into operations."""
-_cast_on_use: list[bool] = []
-"""Non-empty if models keep their weights in float32."""
-
-
-@contextmanager
-def cast_on_use() -> Iterator[None]:
-    """Context manager: a model keeps its weights in float32, and each operation casts its own operands to float64.
-
-    The results are those of a model in float64, in half of its memory. JAX's operations have to run one by one, and may mix
-    the two dtypes.
-    """
-    _cast_on_use.append(True)
-    try:
-        with jax.numpy_dtype_promotion("standard"):
-            yield
-    finally:
-        _cast_on_use.pop()
-
-
-def casts_on_use() -> bool:
-    """True if models keep their weights in float32."""
-    return bool(_cast_on_use)
 
 
 @contextmanager
@@ -196,7 +169,6 @@ def is_constant(argument: Any) -> bool:
 def torch_float64() -> Iterator[None]:
     """Run torch with float64 as the default dtype, and with float64 wherever an operation requests float32."""
     import torch
-    from torch.overrides import TorchFunctionMode
     from torch.utils._pytree import tree_map_only
 
     wider = {torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -207,71 +179,40 @@ def torch_float64() -> Iterator[None]:
     def in_float64(operation: Any, args: tuple[Any, ...], how: Mapping[str, Any]) -> Any:
         if isinstance(dtype := how.get("dtype"), torch.dtype):
             how = {**how, "dtype": wider.get(dtype, dtype)}
-        if casts_on_use() and operation._schema.is_mutable and isinstance(args[0], torch.nn.Parameter):
-            raise ParityError(
-                "torch's forward pass writes into its own weights, and a model this large is compared without a copy of them; "
-                "take that out"
-            )
-        if casts_on_use() and not operation.is_view and not operation._schema.is_mutable:
+        if casts_on_use() and operation._schema.is_mutable:
+            refuse_weight(args[0])
+        elif casts_on_use() and not operation.is_view:
             if operation.overloadpacket.__name__ in GATHERS:
                 return widest(operation(*args, **how))
             args, how = widest(args), widest(how)
         return grouped_product(*args) if is_grouped_product(operation, args) else operation(*args, **how)
 
-    class Widening(TorchFunctionMode):
-        """Torch function mode that casts the operands of functions which compare their dtypes before any operation runs."""
-
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            checks = casts_on_use() and getattr(func, "__name__", "") in SAME_DTYPE
-            return func(*widest(args), **widest(kwargs or {})) if checks else func(*args, **kwargs or {})
-
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with torch_operations(in_float64), Widening() if casts_on_use() else nullcontext():
+        with torch_operations(in_float64), same_dtype() if casts_on_use() else nullcontext():
             yield
     finally:
         torch.set_default_dtype(before)
 
 
-def beside_weights(module: Any) -> Any:
-    """Copy a torch module without its weights, which both share: what its forward pass writes stays in the copy."""
-    return copy.deepcopy(module, {id(weight): weight for weight in module.parameters()})
-
-
-def buffers_to_float64(module: Any) -> Any:
-    """Cast the float32 buffers of a torch module to float64, and return it; they hold what a model writes into them."""
-    import torch
-
-    for buffers in (each._buffers for each in module.modules()):
-        for name, buffer in buffers.items():
-            if buffer is not None and buffer.dtype == torch.float32:
-                buffers[name] = buffer.double()
-    return module
-
-
-@dataclass(frozen=True)
-class Float64(Mapping[str, np.ndarray]):
-    """Weights in float64, by all their names; each is cast when it is asked for."""
-
-    weights: Mapping[str, np.ndarray]
-    tied: Mapping[str, str]
-    """Further name of a weight -> its first name."""
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return as_float64(self.weights[self.tied.get(name, name)])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self.weights, *self.tied))
-
-    def __len__(self) -> int:
-        return len(self.weights) + len(self.tied)
-
-
 def to_float64(model: PyTree) -> PyTree:
-    """Cast every float leaf to float64 (under `jax.enable_x64(True)`), unless operations cast what they use: then the copy
-    shares its arrays."""
-    return jax.tree.map(lambda leaf: leaf, model) if casts_on_use() else cast(model, jnp.float64)
+    """Cast every float leaf to float64 (under `jax.enable_x64(True)`).
+
+    If operations cast what they use, only the state of an NNX model is cast, which it writes into; the copy shares its weights.
+    """
+    if not casts_on_use():
+        return cast(model, jnp.float64)
+    return jax.tree.map(
+        lambda part: cast(part, jnp.float64) if is_state(part) else jax.tree.map(lambda leaf: leaf, part),
+        model,
+        is_leaf=lambda part: isinstance(part, nnx.Variable),
+    )
+
+
+def is_state(part: Any) -> bool:
+    """True for a variable of NNX that is no parameter."""
+    return isinstance(part, nnx.Variable) and not isinstance(part, nnx.Param)
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:

@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.numerics.axis_order import CLEAR, order_of, orders_for, to_jax_axes
 from jaxformer.parity.numerics.metrics import distance
+from jaxformer.parity.pairing.names import blank
 from jaxformer.parity.trace.call_records import Record, Trace, is_attention
 from jaxformer.parity.trace.call_sites import ATTENTION, CALL, Site, ancestors, below, depth, last, parameters_of, parent
 
@@ -104,8 +105,8 @@ def pair_without_parameters(
 
     Only modules inside paired modules are considered. They are paired if they have one name, or if each side has only one.
     Their outputs in the normal run must also be similar, since one name may mean two things. After the first of the `paired`
-    modules whose outputs are not similar, no outputs are: names alone decide there, and for the single module that may have
-    caused the difference.
+    modules whose outputs are not similar, no outputs are: names alone decide there, for the single module that may have caused
+    the difference, and for modules whose like are paired in other layers.
     """
     around = {"": ""} | pair_modules(_modules_around(parameters), _modules_around(parameters.values()), parameters)
     mine = _without(ours, parameters)
@@ -115,6 +116,7 @@ def pair_without_parameters(
     before, behind = _at_first_difference(ours, theirs, paired)
     pairs: dict[str, str] = {}
     suspects: list[tuple[Site, Site]] = []
+    of_one_name: list[tuple[Site, Site]] = []
     for path, other in around.items():
         free = [site for site in mine if parent(site.path) == path and (other, last(site.path)) not in idle]
         both = [(site, each) for site in free for each in its if parent(each.path) == other]
@@ -123,11 +125,14 @@ def pair_without_parameters(
         alike = [pair for pair in alike if _fit(ours[pair[0]], theirs[pair[1]].output)]
         named = [pair for pair in alike if pair in near or pair[1] in behind]
         suspects += [pair for pair in alike if pair[1] in before and pair not in near]
+        of_one_name += alike
         taken = {site for pair in named for site in pair}
         only = [pair for pair in near if not taken & {*pair}]
         alone = len(only) == 1 == len([site for site in free if site not in taken])
         pairs |= {site.path: each.path for site, each in (*named, *(only if alone else ()))}
-    return pairs | {site.path: each.path for site, each in suspects if len(suspects) == 1}
+    pairs |= {site.path: each.path for site, each in suspects if len(suspects) == 1}
+    kinds = {(blank(path), blank(other)) for path, other in pairs.items()}
+    return pairs | {a.path: b.path for a, b in of_one_name if (blank(a.path), blank(b.path)) in kinds}
 
 
 def _at_first_difference(ours: Calls, theirs: Trace, paired: Mapping[str, str]) -> tuple[set[Site], set[Site]]:

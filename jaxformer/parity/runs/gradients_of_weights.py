@@ -36,11 +36,12 @@ def gradients_from(
         return None
     model, tensors = thawed(copy.deepcopy(source.module).double()).eval(), tensors_of(reference.inputs, torch.float64)
     observer = Cut(reference.calls, sending, cut)
-    with torch.enable_grad(), torch_float64(), watch_torch(model, observer):
-        output = source.call(model, *tensors)
-    observer.leave(CALL, output)
-    leaves = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    found = torch.autograd.grad(observer.total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    with torch.enable_grad(), torch_float64():
+        with watch_torch(model, observer):
+            output = source.call(model, *tensors)
+        observer.leave(CALL, output)
+        leaves = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        found = torch.autograd.grad(observer.total, list(leaves.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(leaves, map(host, found), strict=True))
 
 

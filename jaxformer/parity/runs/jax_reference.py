@@ -93,9 +93,10 @@ def layers_of(paths: Iterable[str]) -> dict[str, int]:
 
 
 def by_layer(leaves: Mapping[str, Any], stacks: Mapping[str, int], dtype: Any) -> dict[str, np.ndarray]:
-    """Return arrays by name; of a stack whose layers are called one by one, an array for each layer, as 'blocks.0.kernel'."""
+    """Return arrays by the names of their modules; of a stack whose layers are called one by one, an array for each layer, as
+    'blocks.0.kernel'."""
     found = {}
-    for name, leaf in leaves.items():
+    for name, leaf in ((name.removeprefix("params."), leaf) for name, leaf in leaves.items()):
         array, stack = np.asarray(leaf, dtype), next((at for at in ancestors(name) if at in stacks), None)
         rest = "" if stack is None else name[len(stack) + 1 :]
         if stack is None or rest.partition(".")[0].isdigit() or array.shape[:1] != (stacks[stack],):

@@ -12,8 +12,9 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family, sums, to_jax
+from jaxformer.parity.numerics.cast_on_use import casts_on_use
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import casts_on_use, inputs_float64, jax_float64, to_float64
+from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
 from jaxformer.parity.numerics.metrics import as_float64
 from jaxformer.parity.pairing.draws import DrawPairs
 from jaxformer.parity.pairing.placement import OneSided

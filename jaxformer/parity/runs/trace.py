@@ -11,8 +11,9 @@ import numpy as np
 from jaxformer.convert.rules import Family, gradients_to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.numerics.axis_order import order_of, repeated, to_jax_axes
+from jaxformer.parity.numerics.cast_on_use import Float64, casts_on_use
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import Float64, casts_on_use, inputs_float64, jax_float64
+from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64
 from jaxformer.parity.numerics.float_masks import one_number
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, Error, Noise, error, over
 from jaxformer.parity.pairing.arrays import as_long_as_jaxs, plain_orders

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,12 @@ class ByStatistics:
         theirs, ours = (_by_checksum(weights) for weights in (self.summary.weights, self.weights))
         pairs = {name: names[0] for key, names in theirs.items() if len(names) == 1 for name in ours.get(key, ())}
         lost = [name for key, names in theirs.items() if key not in ours for name in names]
-        for name in (name for key, names in ours.items() if key not in theirs for name in names):
+        new = [name for key, names in ours.items() if key not in theirs for name in names]
+        for whole, parts in unions(self.weights, new, self.summary.weights, lost).items():
+            pairs |= {f"{whole}[{i}]": part for i, part in enumerate(parts)}
+        for whole, parts in unions(self.summary.weights, lost, self.weights, new).items():
+            pairs |= dict.fromkeys(parts, whole)
+        for name in (name for name in new if name not in pairs and f"{name}[0]" not in pairs):
             apart = {other: self.apart(name, other) for other in lost if other not in pairs.values()}
             if apart and apart[nearest := min(apart, key=apart.__getitem__)] <= NEAR:
                 pairs[name] = nearest
@@ -141,6 +147,26 @@ def _by_checksum(weights: Mapping[str, Statistics]) -> dict[str, list[str]]:
     return found
 
 
+def unions(
+    wholes: Mapping[str, Statistics], of: Sequence[str], parts: Mapping[str, Statistics], among: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return tensors `of` one side that hold the numbers of several tensors `among` the other's, which follow each other among
+    those with as many axes or with one axis less."""
+    found: dict[str, tuple[str, ...]] = {}
+    for rank in {len(parts[name].shape) for name in among}:
+        row = [name for name in among if len(parts[name].shape) == rank]
+        sums = [(0, 0), *accumulate((parts[name].digest for name in row), _added)]
+        for name in (name for name in of if len(wholes[name].shape) in (rank, rank + 1)):
+            ends = {_added(start, wholes[name].digest): i for i, start in enumerate(sums)}
+            if span := next(((ends[end], j) for j, end in enumerate(sums) if ends.get(end, j) < j - 1), None):
+                found[name] = tuple(row[slice(*span)])
+    return found
+
+
+def _added(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple((a + b) % 2**64 for a, b in zip(one, two, strict=True))
+
+
 def results(compared: ByStatistics) -> Iterator[Result]:
     """Yield the results of both checks: of the weights, and of the values in the normal run."""
     forward = _forward(compared)
@@ -178,6 +204,11 @@ def _weights(compared: ByStatistics) -> Stage:
     lost = [name for name, each in theirs.items() if each.checksum not in mine]
     if not wrong and not lost:
         return Stage("weights", "equal", f"{count(len(theirs), 'tensor')} with the same numbers, in any order of axes")
+    joined = (unions(ours, wrong, theirs, lost), unions(theirs, lost, ours, wrong))
+    held_in = {name for each in joined for whole, parts in each.items() for name in (whole, *parts)}
+    wrong, lost = ([name for name in names if name not in held_in] for names in (wrong, lost))
+    if not wrong and not lost:
+        return Stage("weights", "equal", f"{count(len(theirs), 'tensor')} with the same numbers, some of them joined")
     pairs = [(name, compared.partners[name]) for name in wrong if name in compared.partners]
     says = [f"{name} is off by relL2 {compared.apart(name, other):.1e} from {other}" for name, other in pairs]
     says += [f"{name} has no partner" for name in (*wrong, *lost) if name not in {it for pair in pairs for it in pair}]

@@ -16,8 +16,9 @@ import numpy as np
 import safetensors.numpy
 
 from jaxformer.errors import InputError
+from jaxformer.parity.numerics.cast_on_use import cast_on_use
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import cast_on_use, inputs_float64, jax_float64
+from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
 from jaxformer.parity.numerics.statistics import Statistics, statistics_of
 from jaxformer.parity.pairing.buffers import typed_constants
 from jaxformer.parity.report.two_jax import REFERENCE
@@ -118,7 +119,7 @@ def run_jax(
         observer.end(outputs)
 
     with cast_on_use(), jax_float64(tables):
-        written_out()(run)(ready(model, training=False), *inputs_float64(inputs))
+        written_out()(run)(ready(to_float64(model), training=False), *inputs_float64(inputs))
     return observer
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.parity.numerics.float64 import beside_weights, casts_on_use
+from jaxformer.parity.numerics.cast_on_use import beside_weights, casts_on_use
 from jaxformer.parity.numerics.metrics import HUGE, host
 from jaxformer.parity.trace.call_records import Trace, arrays_in, replaced
 from jaxformer.parity.trace.call_sites import ArrayKey, Site

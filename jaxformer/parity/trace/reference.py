@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError, message_of
-from jaxformer.parity.numerics.float64 import beside_weights, buffers_to_float64, casts_on_use, torch_float64
+from jaxformer.parity.numerics.cast_on_use import beside_weights, casts_on_use, state_to_float64
+from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.float_masks import is_mask
 from jaxformer.parity.numerics.metrics import Noise, host
 from jaxformer.parity.numerics.products import torch_product
@@ -172,7 +173,7 @@ def run_float64(
     """
     import torch
 
-    copied = buffers_to_float64(beside_weights(module)) if casts_on_use() else thawed(copy.deepcopy(module).double())
+    copied = state_to_float64(beside_weights(module)) if casts_on_use() else thawed(copy.deepcopy(module).double())
     tensors = tensors_of(inputs, torch.float64)
     watched = watch_torch(copied, observer) if observer else nullcontext()
     with torch.set_grad_enabled(gradients), torch_float64(), watched:
