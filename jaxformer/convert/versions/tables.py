@@ -124,7 +124,7 @@ reference_sliding_attention deepseek_sparse_attention qwen_sparse_attention"""
 
 
 class Windows(NamedTuple):
-    """What the versions make of windows by layer, where version 4 has the same window in every layer."""
+    """Windows by layer in both versions, where version 4 has the same window in every layer."""
 
     four: str
     five: str
