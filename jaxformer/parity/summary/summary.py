@@ -189,4 +189,5 @@ def _from_json(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
 
 
 def _statistics(values: dict[str, Any]) -> Statistics:
-    return Statistics(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return Statistics(**given)
