@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any, Literal
 
 from jaxformer.cli.flags import parse
 from jaxformer.errors import InputError
@@ -44,15 +45,30 @@ def skill(arguments: list[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """Print the JSON schema of a report: of what `jaxformer parity compare --json` saves."""
+    """Print the JSON schema of a report."""
+
+    of: Literal["report", "logprobs", "doctor"] = "report"
+    """report: what `jaxformer parity compare --json` and `check --json` save. logprobs: what `compare_logprobs(...).to_json()`
+    gives. doctor: what `jaxformer doctor FOLDER --json` saves."""
 
 
 def schema(arguments: list[str]) -> None:
     """Print the schema."""
-    parse(Schema, arguments, prog="jaxformer parity schema")
+    flags = parse(Schema, arguments, prog="jaxformer parity schema")
+    print(json.dumps(schema_of(flags.of), indent=1))
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """Return the schema of a kind of report."""
+    from jaxformer.convert.versions import finding
+    from jaxformer.parity.logprobs import report
     from jaxformer.parity.report.schema import schema
 
-    print(json.dumps(schema(), indent=1))
+    others = {
+        "logprobs": (report.LogprobReport, report.SCHEMA, "Report of jaxformer.compare_logprobs"),
+        "doctor": (finding.FolderReport, finding.SCHEMA, "Report of jaxformer doctor"),
+    }
+    return schema(*others.get(kind, ()))
 
 
 def with_section(text: str, section: str) -> str:

@@ -53,7 +53,7 @@ COMMANDS = {
     ),
     "parity schema": Command(
         "jaxformer.cli.agents:schema",
-        "print the JSON schema of a report, for programs that read --json",
+        "print the JSON schema of a report (--of report, logprobs or doctor)",
         "> report.schema.json",
     ),
     "parity sharded": Command(

@@ -1,7 +1,6 @@
 """`jaxformer doctor`: check that this jaxlib computes correctly, or what transformers 4 and 5 make of a folder."""
 
 import importlib.metadata
-import json
 import os
 import platform
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ class Doctor:
     measure: bool = False
     """Measure anew which kernel library multiplies fastest."""
     json: Path | None = None
-    """Save the findings about the folder as JSON."""
+    """Save the findings about the folder as JSON (its schema: `jaxformer parity schema --of doctor`)."""
 
     def __post_init__(self) -> None:
         if self.folder is None and self.json is not None:
@@ -78,25 +77,19 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def examined(folder: Path, report: Path | None) -> int:
+def examined(folder: Path, path: Path | None) -> int:
     """Print the findings about a folder, save them if a file is named, and return the exit code."""
-    from jaxformer.convert.versions.examine import examine
+    from jaxformer.convert.versions.examine import report_of
 
-    findings = examine(folder)
-    if report is not None:
+    report = report_of(folder)
+    if path is not None:
         try:
-            report.write_text(json.dumps([it.data for it in findings], indent=2) + "\n", "utf-8")
+            path.write_text(report.to_json() + "\n", "utf-8")
         except OSError as error:
-            raise InputError(f"{report} cannot be written: {error.strerror}; give another name") from None
-        print(f"report {report}")
-    for finding in findings:
-        print(finding.line)
-    counts = {level: sum(it.level == level for it in findings) for level in ("differs", "wrong")}
-    if not any(counts.values()):
-        print("EQUAL: nothing found that transformers 4 and 5 make differently of this folder")
-        return 0
-    print(f"DIFFERENT: {counts['differs']} read differently by transformers 4 and 5, {counts['wrong']} wrong in both")
-    return 1
+            raise InputError(f"{path} cannot be written: {error.strerror}; give another name") from None
+        print(f"report {path}")
+    print("\n".join([*(finding.line for finding in report.findings), report.verdict]))
+    return int(report.status == "different")
 
 
 def machine() -> Iterator[str]:

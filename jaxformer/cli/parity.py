@@ -49,19 +49,20 @@ class Compare(InputFlags, SelectFlags, JudgeFlags, ReportFlags):
 def compare(arguments: list[str]) -> int:
     """Compare, print the report, and return its exit code."""
     flags = parse(Compare, arguments, prog="jaxformer parity compare")
-    use_cache(flags.cache)
-    check_jax()
-    torch_model, call_torch = model_and_call(flags.torch)
-    jax_model, call_jax = model_and_call(flags.jax)
-    from jaxformer.parity import compare as parity
+    with flags.refused():
+        use_cache(flags.cache)
+        check_jax()
+        torch_model, call_torch = model_and_call(flags.torch)
+        jax_model, call_jax = model_and_call(flags.jax)
+        from jaxformer.parity import compare as parity
 
-    options: dict[str, Any] = flags.options(flags.jax) | flags.selected() | {"call_torch": call_torch, "call_jax": call_jax}
-    if flags.training is not None:
-        options["training"] = load(flags.training)
-    if flags.generate is not None:
-        options["generate"] = load(flags.generate)
-    with no_exit("a model, or what calls it,"):
-        report = parity.compare(torch_model, jax_model, flags.arrays(), **options)
+        options: dict[str, Any] = flags.options(flags.jax) | flags.selected() | {"call_torch": call_torch, "call_jax": call_jax}
+        if flags.training is not None:
+            options["training"] = load(flags.training)
+        if flags.generate is not None:
+            options["generate"] = load(flags.generate)
+        with no_exit("a model, or what calls it,"):
+            report = parity.compare(torch_model, jax_model, flags.arrays(), **options)
     return flags.show(report)
 
 
@@ -79,13 +80,14 @@ class Check(JudgeFlags, ReportFlags):
 def check(arguments: list[str]) -> int:
     """Compare, print the report, and return its exit code."""
     flags = parse(Check, arguments, prog="jaxformer parity check")
-    use_cache(flags.cache)
-    check_jax()
-    from jaxformer.parity import compare as parity
+    with flags.refused():
+        use_cache(flags.cache)
+        check_jax()
+        from jaxformer.parity import compare as parity
 
-    model, call_jax = model_and_call(flags.jax)
-    with no_exit("the model, or what calls it,"):
-        report = parity.check(flags.folder, model, call_jax=call_jax, **flags.options(flags.jax))
+        model, call_jax = model_and_call(flags.jax)
+        with no_exit("the model, or what calls it,"):
+            report = parity.check(flags.folder, model, call_jax=call_jax, **flags.options(flags.jax))
     return flags.show(report)
 
 

@@ -5,7 +5,7 @@ A name is `package.module:name`: of a function, or of the models or inputs that 
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -41,8 +41,7 @@ class InputFlags:
     def arrays(self) -> tuple[Any, ...]:
         """Return the inputs."""
         if self.inputs is not None:
-            found = call(self.inputs)
-            return found if isinstance(found, tuple) else (found,)
+            return call(self.inputs)
         if self.vocab is None:
             raise InputError("the models have no inputs; give --vocab for token ids, or --inputs package.module:function")
         check_size("vocab", self.vocab)
@@ -107,6 +106,27 @@ class ReportFlags:
         from jaxformer.parity.report.text import show
 
         restore_streams()
+        self.save(report)
+        if report.traceback and is_verbose():
+            print(report.traceback)
+        show(report)
+        return report.exit_code
+
+    @contextmanager
+    def refused(self) -> Iterator[None]:
+        """Context manager: where a command ends before it has a report, the files say so, and no older report stays in them."""
+        try:
+            yield
+        except Exception as error:
+            if self.json or self.markdown or self.html:
+                from jaxformer.parity.isolate import ended
+
+                with suppress(InputError):
+                    self.save(ended(first_line(error)))
+            raise
+
+    def save(self, report: "Report") -> None:
+        """Write the report to the files that are named."""
         for path, write in ((self.json, report.to_json), (self.markdown, report.to_markdown), (self.html, report.to_html)):
             if path is not None:
                 try:
@@ -114,10 +134,6 @@ class ReportFlags:
                 except OSError as error:
                     raise InputError(f"{path} cannot be written: {error.strerror}; give another name") from None
                 print(f"report {path}")
-        if report.traceback and is_verbose():
-            print(report.traceback)
-        show(report)
-        return report.exit_code
 
 
 def load(name: str) -> Any:

@@ -186,15 +186,11 @@ class ModelType:
         ConfigError lists every unknown key, and every value that jaxformer does not support.
         """
         problems = [problem for name, value in described.items() if (problem := self._problem(name, value, described))]
-        found: dict[str, Any] = {**AT_START, **self.fixed}
-        for name, key in self.keys.items():
-            if isinstance(key, Field):
-                value = described.get(name, key.default)
-                if key.values is not None and value not in list(key.values):
-                    problems.append(f"{name} = {value!r} is not known, and something else would be computed")
-                else:
-                    own = value if key.values is None else key.values[value]
-                    found |= dict.fromkeys((key.name, *key.also), own)
+        given, unknown = self.fields_of(described)
+        problems += [
+            f"{name} = {value!r} is not known, and something else would be computed" for name, value in unknown.items()
+        ]
+        found: dict[str, Any] = {**AT_START, **self.fixed, **given}
         if not problems:
             try:
                 return self.config(**(self.derive(found, names) if self.derive else found))
@@ -203,6 +199,18 @@ class ModelType:
             except (ArithmeticError, LookupError, ValueError, AttributeError) as error:
                 problems.append(f"it describes no model: a value is 0, too small or of another kind ({error!r})")
         raise ConfigError(f"config.json of a {self.name} cannot be used: {'; '.join(problems)}")
+
+    def fields_of(self, described: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the fields that the keys set, and the keys whose values are not in their tables."""
+        given, unknown = dict[str, Any](), dict[str, Any]()
+        for name, key in self.keys.items():
+            if isinstance(key, Field):
+                value = described.get(name, key.default)
+                if key.values is not None and value not in list(key.values):
+                    unknown[name] = value
+                else:
+                    given |= dict.fromkeys((key.name, *key.also), value if key.values is None else key.values[value])
+        return given, unknown
 
     def _problem(self, name: str, value: Any, described: Mapping[str, Any]) -> str | None:
         """Return what is wrong with a key; None if nothing is."""

@@ -214,13 +214,19 @@ def compare_recorded(
     call = outputs.of_torch(call)
     try:
         if keep == "statistics":
-            return check(summary.summarize(model, arrays, call, selection), jax_model, call_jax=call_jax, **judged)
-        reference = selected(record(model, arrays, call, tier=tier, checks=checks), selection)
+            reference = summary.summarize(model, arrays, call, selection)
+        else:
+            recorded = selected(record(model, arrays, call, tier=tier, checks=checks), selection)
+            reference = replace(recorded, outputs=outputs.names)
     except (ParityError, SystemExit) as error:
         report = collected(failing(error), tier, [check.name for check in chosen_checks(checks, tier)])
         return named_as_jax(report) if is_jax(model) else report
-    report = check(replace(reference, outputs=outputs.names), jax_model, call_jax=call_jax, **judged)
-    return replace(report, not_covered=[*report.not_covered, *map(named_as_jax, outputs.left_out())])
+    report = check(reference, jax_model, call_jax=call_jax, **judged)
+    return (
+        report
+        if keep == "statistics"
+        else replace(report, not_covered=[*report.not_covered, *map(named_as_jax, outputs.left_out())])
+    )
 
 
 @sparing

@@ -35,7 +35,7 @@ def isolated(compare: Callable[..., Report], *given: Any, **options: Any) -> Rep
 
 
 def ended(crash: str) -> Report:
-    """Make the report of a comparison whose process crashed."""
+    """Make the report of a comparison that ended before it had one, as where its process crashed."""
     return Report(tier="", tolerance=0.0, stages=[Stage("forward", "failed", crash)])
 
 

@@ -3,7 +3,8 @@
 from jaxformer.parity.report.html import head
 from jaxformer.parity.report.html_elements import Markup, code, legend, scrolling, section, tag
 from jaxformer.parity.report.overlay import Curve, overlay
-from jaxformer.runs.compared import GROWTH, ROUNDING, Comparison, quantity
+from jaxformer.runs.compared import GROWTH, ROUNDING, Comparison
+from jaxformer.runs.watched import quantity
 
 SHOWN = 6
 """Number of diverging series that are shown at once; the others are in the section of their quantity."""

@@ -1,7 +1,8 @@
 """Rows of a watched run: the norms of each watched step in watch.jsonl, and as scalars for TensorBoard.
 
 A row has a step, a number for each series, and a checksum, as a line of metrics has. Where series left their bands at that
-step, `left` names the first one, and `low` and `high` are the ends of its band. Numbers may be NaN and Infinity, which Python
+step, `left` names the first one, and `low` and `high` are the ends of its band; `rounding` names the modules of which a
+parameter's update is rounding alone. Numbers may be NaN and Infinity, which Python
 and pandas read. The run does not depend on these files: where one cannot be written, the rest of the run is not watched.
 """
 
@@ -19,7 +20,11 @@ from jaxformer.runs.metrics import checked_line, checked_lines
 from jaxformer.runtime.packages import extra_package
 
 ROWS, EVENTS = "watch.jsonl", "tensorboard"
-NOT_SERIES = "step", "left", "low", "high"
+ROUNDING = "rounding"
+"""Quantity of updates that come of rounding alone; a row names the modules that have one."""
+TINY, AMPLIFIED = 1e-5, 1e-3
+"""Share of the largest gradient of all parameters below which one is rounding, if its update is above this share of theirs."""
+NOT_SERIES = "step", "left", "low", "high", ROUNDING
 """Keys of a row that are no series."""
 DIGITS = 9
 """Significant digits of a number: those of float32."""
@@ -29,14 +34,23 @@ Row = dict[str, Any]
 
 def read_rows(folder: Path, run: str = "") -> list[Row]:
     """Read the intact rows of a run, whose identity is `run`, in order; none if it was not watched."""
+    return [row for row in checked_rows(folder, run) if row is not None]
+
+
+def checked_rows(folder: Path, run: str) -> list[Row | None]:
+    """Read every row of a run; None in place of one that is damaged or of another run."""
     path = folder / ROWS
-    data = path.read_bytes() if path.is_file() else b""
-    return [row for row in checked_lines(data, run) if row is not None]
+    return [*checked_lines(path.read_bytes() if path.is_file() else b"", run)]
 
 
 def series_of(row: Row) -> dict[str, float]:
     """Return the numbers of a row by series."""
     return {name: float(value) for name, value in row.items() if name not in NOT_SERIES}
+
+
+def quantity(series: str) -> str:
+    """Return the quantity of a series: 'gradient' of 'gradient/stack.blocks.0'."""
+    return series.partition("/")[0]
 
 
 class Monitor:
@@ -80,8 +94,11 @@ class Monitor:
         """Write the row of a step, and say which series left its band, unless one had at the watched step before."""
         if self.is_off:
             return
+        alone = sorted(name.partition("/")[2] for name in values if quantity(name) == ROUNDING)
+        values = {name: value for name, value in values.items() if quantity(name) != ROUNDING}
         found = self.bands.check(step, values)
         row: Row = {"step": step, **{name: float(f"{value:.{DIGITS}g}") for name, value in values.items()}}
+        row |= {ROUNDING: alone} if alone else {}
         if found is not None:
             row |= {"left": found.series, "low": found.low, "high": found.high}
             if not self.is_quiet:

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jaxtyping import Array, Float, PyTree
 
 from jaxformer.errors import InputError
 from jaxformer.parity.trace.named_values import Named, with_named_values
 from jaxformer.pytree import is_stacked, is_weight, named_leaves
+from jaxformer.runs.watched import AMPLIFIED, ROUNDING, TINY
 
 GRADIENT = "gradient"
 """Name of the tap that marks the gradient in a step."""
@@ -20,6 +22,8 @@ SQUARES = "nu"
 """Optax's name of the moments of squared gradients."""
 ALONE = "params"
 """Name of parameters that are one array."""
+STATISTICS = "batch_stats"
+"""Linen's collection of running statistics."""
 OPTAX = "optax."
 """Start of the modules whose named tuples are states of an optimizer."""
 
@@ -36,9 +40,12 @@ def norms_of(step: Callable[..., Any]) -> Callable[..., Norms]:
     - the optimizer's own names, as `mu`, `nu`, `trace`: L2 norm of the moments after the step; of `nu`, that of its square
       root, which is as large as gradients are
     - `update`: L2 norm of the change of the parameters
+    - `rounding`: L2 norm of the updates of a module whose gradient is rounding (that of a bias before a batch norm is zero in
+      exact arithmetic), which Adam makes as large as any; 0 in other modules
 
     Parameters are the float leaves that the step returns, or changes in place, under the names that the gradient has; without a
-    tapped gradient, those outside of optax's states. InputError if the step changes none of its arguments.
+    tapped gradient, those outside of optax's states that are no running statistics: flax's, and those of an argument of which
+    the optimizer has no moments, where it has some of another. InputError if the step changes none of its arguments.
     """
 
     def norms(*given: Any) -> Norms:
@@ -54,11 +61,34 @@ def norms_of(step: Callable[..., Any]) -> Callable[..., Norms]:
         update = {name: after[name].astype(jnp.float32) - before[name].astype(jnp.float32) for name in before}
         found = module_norms("weight", before) | activations(each for each in named if each.path != GRADIENT)
         found |= numbers | module_norms(GRADIENT, taps)
+        if SQUARES in moments:
+            moments[SQUARES] = {name: jnp.sqrt(leaf) for name, leaf in moments[SQUARES].items()}
         for name, leaves in moments.items():
-            found |= module_norms(name, {of: jnp.sqrt(leaf) for of, leaf in leaves.items()} if name == SQUARES else leaves)
-        return found | module_norms("update", update)
+            found |= module_norms(name, leaves)
+        gradients = taps or moments.get(SQUARES) or next(iter(moments.values()), {})
+        return found | module_norms("update", update) | module_norms(ROUNDING, _of_rounding(gradients, update))
 
     return norms
+
+
+def _of_rounding(gradients: Mapping[str, Array], update: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the updates whose gradient, or its moment, is rounding, and zeros for others; layers of a stack one by one."""
+    shares, moved = _shares(gradients), _shares(update)
+    return {
+        name: jnp.where((shares[name] < TINY) & (moved[name] > AMPLIFIED), update[name], 0.0)
+        for name in update
+        if name in shares
+    }
+
+
+def _shares(leaves: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the root mean square of each leaf, as a share of the largest."""
+    sizes = {}
+    for name, leaf in leaves.items():
+        axes = tuple(range(int(is_stacked(name)), leaf.ndim))
+        sizes[name] = jnp.sqrt(jnp.square(leaf.astype(jnp.float32)).mean(axes, keepdims=True))
+    largest = jnp.stack([size.max() for size in sizes.values()]).max() if sizes else jnp.zeros(())
+    return {name: size / largest for name, size in sizes.items()}
 
 
 def module_norms(quantity: str, leaves: Mapping[str, Array]) -> Norms:
@@ -129,7 +159,20 @@ def _changed(given: tuple[Any, ...], given_after: tuple[Any, ...], output: Any) 
     for i, (one, other) in enumerate(zip(given, given_after, strict=True)):
         if any(a is not b for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)):
             changed.setdefault(str(i), (one, other))
-    return [leaf for pair in changed.values() for leaf in _leaves(*pair)], numbers
+    return _without_states([[*_leaves(*pair)] for pair in changed.values()]), numbers
+
+
+def _without_states(arguments: list[list[Leaf]]) -> list[Leaf]:
+    """Return the leaves without those of arguments that the optimizer has no moments of, if it has some of another."""
+    moments = [leaf for leaves in arguments for leaf in leaves if leaf.is_moment]
+    own = [[leaf for leaf in leaves if not leaf.is_moment] for leaves in arguments]
+    trained = [any(_parameter_of(each, _shapes_of(leaves)) for each in moments) for leaves in own]
+    kept = [leaf for leaves, is_trained in zip(own, trained, strict=True) if is_trained or not any(trained) for leaf in leaves]
+    return kept + moments
+
+
+def _shapes_of(leaves: list[Leaf]) -> dict[str, tuple[int, ...]]:
+    return {leaf.path: leaf.before.shape for leaf in leaves}
 
 
 def _plain_items(value: Any) -> list[tuple[str, Any]]:
@@ -148,13 +191,19 @@ def _arrays(tree: PyTree) -> dict[str, Array]:
 
 
 def _leaves(before: PyTree, after: PyTree) -> Iterator[Leaf]:
-    """Yield the float leaves of a tree, before and after the step."""
-    nodes = jax.tree.leaves(before, is_leaf=_is_of_optax)
-    moments = {id(leaf) for node in nodes if _is_of_optax(node) for leaf in jax.tree.leaves(node)}
+    """Yield the float leaves of a tree, before and after the step, without running statistics."""
+    moments, statistics = _inside(before, _is_of_optax), _inside(before, lambda node: isinstance(node, nnx.BatchStat))
     later = named_leaves(after)
     for path, leaf in _arrays(before).items():
-        if is_weight(leaf):
-            yield Leaf(path or ALONE, leaf, later[path], id(leaf) in moments)
+        is_moment = id(leaf) in moments
+        if is_weight(leaf) and (is_moment or not (id(leaf) in statistics or STATISTICS in path.split("."))):
+            yield Leaf(path or ALONE, leaf, later[path], is_moment)
+
+
+def _inside(tree: PyTree, is_of_kind: Callable[[Any], bool]) -> set[int]:
+    """Identities of the leaves inside of nodes of a kind."""
+    nodes = jax.tree.leaves(tree, is_leaf=is_of_kind)
+    return {id(leaf) for node in nodes if is_of_kind(node) for leaf in jax.tree.leaves(node)}
 
 
 def _is_of_optax(node: Any) -> bool:

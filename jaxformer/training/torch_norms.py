@@ -1,5 +1,6 @@
 """Norms of a torch training step, by the same quantities and modules as those of a JAX step (`jaxformer.training.norms`)."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,7 +10,7 @@ from jaxformer.errors import InputError, type_of
 from jaxformer.parity.trace.call_records import arrays_in
 from jaxformer.parity.trace.call_sites import ATTENTION, Site, last, parent
 from jaxformer.parity.trace.torch_hooks import watch_torch as watch_calls
-from jaxformer.runs.watched import Monitor
+from jaxformer.runs.watched import AMPLIFIED, ROUNDING, TINY, Monitor
 from jaxformer.validation.fields import check_function, check_path, check_size, whole
 
 SQUARES = "nu"
@@ -77,7 +78,8 @@ class TorchWatched:
                     moments.setdefault(called, {})[name] = value.sqrt() if called == SQUARES else value
         for label, tensors in moments.items():
             found |= module_norms(label, tensors)
-        return output, found | module_norms("update", {name: p.detach() - before[name] for name, p in parameters.items()})
+        update = {name: p.detach() - before[name] for name, p in parameters.items()}
+        return output, found | module_norms("update", update) | module_norms(ROUNDING, _of_rounding(gradients, update))
 
 
 def watch_torch(
@@ -108,6 +110,18 @@ def module_norms(quantity: str, tensors: Mapping[str, Any]) -> dict[str, float]:
     return {series: total**0.5 for series, total in sums.items()}
 
 
+def _of_rounding(gradients: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the updates whose gradient is rounding, as `jaxformer.training.norms` tells them."""
+    shares, moved = _shares(gradients), _shares(update)
+    return {name: update[name] for name in shares if moved[name] > AMPLIFIED and shares[name] < TINY}
+
+
+def _shares(tensors: Mapping[str, Any]) -> dict[str, float]:
+    """Return the root mean square of each tensor, as a share of the largest."""
+    sizes = {name: (square(tensor) / max(tensor.numel(), 1)) ** 0.5 for name, tensor in tensors.items()}
+    return {name: size / (max(sizes.values()) or math.nan) for name, size in sizes.items()}
+
+
 def square(tensor: Any) -> float:
     """Sum of the squares of a tensor, in float32."""
     return float(tensor.detach().float().square().sum())
@@ -120,5 +134,6 @@ def _numbers(output: Any, name: str = "loss") -> dict[str, float]:
     if isinstance(output, tuple | list):
         found = [_numbers(inner, name) for inner in output]
         return {key: value for each in reversed(found) for key, value in each.items()}
-    is_number = isinstance(output, float) or (hasattr(output, "numel") and output.numel() == 1)
-    return {name: float(output)} if is_number else {}
+    if hasattr(output, "numel"):
+        return {name: float(output.item())} if output.numel() == 1 else {}
+    return {name: output} if isinstance(output, float) else {}

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, first_line, type_of
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.placement import on_host
 from jaxformer.parity.trace.jax_hooks import UNTRACEABLE
-from jaxformer.runs.watched import Monitor
+from jaxformer.runs.watched import ROUNDING, Monitor, quantity
 from jaxformer.runtime.jit import jit
 from jaxformer.training.norms import norms_of
 from jaxformer.training.step import TrainState, TrainSteps
@@ -34,7 +34,7 @@ class Look:
         self._programs: dict[Any, tuple[Any, list[str]]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Return the norms by series; InputError if jit cannot trace the step."""
+        """Return the norms by series; InputError if jit cannot trace the step, or the step does not take the arguments."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         traced = [hasattr(leaf, "shape") or (isinstance(leaf, int | float) and type(leaf) is not bool) for leaf in leaves]
         fixed = tuple(None if is_traced else leaf for leaf, is_traced in zip(leaves, traced, strict=True))
@@ -46,7 +46,13 @@ class Look:
         except UNTRACEABLE as error:
             why = str(error).splitlines()[0]
             raise InputError(f"the step cannot be watched: jit cannot trace it ({why}); give one that can be jitted") from None
-        return dict(zip(names, on_host(found).tolist(), strict=True))
+        except TypeError as error:
+            given = ", ".join(map(type_of, (*args, *kwargs.values())))
+            raise InputError(
+                f"the step cannot be watched: given {given}, it raised TypeError: {first_line(error)}; give what the step takes"
+            ) from error
+        norms = zip(names, on_host(found).tolist(), strict=True)
+        return {name: norm for name, norm in norms if norm or quantity(name) != ROUNDING}
 
     def _made(self, tree: Any, fixed: tuple[Any, ...]) -> tuple[Any, list[str]]:
         """Return the program for arguments of this structure, and the list of series, which its tracing fills."""

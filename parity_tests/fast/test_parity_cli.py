@@ -1,5 +1,6 @@
 """`jaxformer parity`: the verdict on the last line, in the exit code and in the report."""
 
+import re
 import sys
 
 import pytest
@@ -45,6 +46,9 @@ def three():
     return 1, 2, 3
 
 def tokens():
+    return (np.array([[1, 2, 3, 4, 5]], np.int32),)
+
+def an_array():
     return np.array([[1, 2, 3, 4, 5]], np.int32)
 
 IDS = np.arange(10, dtype=np.int32).reshape(2, 5)
@@ -154,6 +158,10 @@ MODELS = ("compare", "ported_models:torch_model", "ported_models:jax_model")
             (*MODELS[:2], "ported_models:three", "--vocab", "23"),
             "ported_models:three returns a tuple of 3; return the model, or the model and a function that calls it",
         ),
+        (
+            (*MODELS, "--inputs", "ported_models:an_array"),
+            "inputs is an ndarray; give a tuple of arrays, (x,) for one",
+        ),
         (("check", "nowhere", MODELS[2]), "nowhere cannot be read: No such file or directory; give a folder that dump wrote"),
         (("check", "", MODELS[2]), "PATH: it is empty; give a path"),
         (("explain", "none.json"), "none.json cannot be read: No such file or directory; give a report that --json wrote"),
@@ -166,3 +174,17 @@ def test_refusals(parity, arguments, said):
         dispatch(["parity", *arguments])
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("arguments", [(*MODELS, "--inputs", "ported_models:three"), ("check", "nowhere", MODELS[2])])
+def test_no_older_report_stays(parity, tmp_path, arguments):
+    report = tmp_path / "report.json"
+    report.write_text(Report("A", 0.0).to_json())
+    before = report.read_text()
+    with pytest.raises(JaxformerError) as refused:
+        parity(*arguments, "--json", "report.json")
+    assert report.read_text() != before
+    written = Report.from_json(report.read_text())
+    assert (written.exit_code, written.verdict) == (2, f"COULD NOT COMPARE: forward: {refused.value}")
+    with pytest.raises(JaxformerError, match="^" + re.escape(str(refused.value))):
+        parity(*arguments, "--json", "nowhere/report.json")

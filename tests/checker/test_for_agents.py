@@ -6,12 +6,16 @@ import re
 from copy import deepcopy
 
 import jsonschema
+import numpy as np
 import pytest
 
-from jaxformer.cli.agents import BEGIN, END, with_section
+import jaxformer as jf
+from jaxformer.cli.agents import BEGIN, END, schema_of, with_section
 from jaxformer.cli.commands import COMMANDS
 from jaxformer.cli.main import dispatch
+from jaxformer.convert.versions.examine import report_of
 from jaxformer.errors import InputError
+from jaxformer.parity.logprobs.report import LogprobReport
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.report.schema import schema
@@ -20,9 +24,41 @@ from tests.reports import REPORTS
 VALIDATOR = jsonschema.Draft202012Validator(schema())
 
 
-def test_the_schema_is_one():
-    jsonschema.Draft202012Validator.check_schema(schema())
-    assert json.loads(json.dumps(schema())) == schema()
+@pytest.mark.parametrize("kind", ["report", "logprobs", "doctor"])
+def test_the_schema_is_one(kind, capsys):
+    jsonschema.Draft202012Validator.check_schema(schema_of(kind))
+    dispatch(["parity", "schema", "--of", kind])
+    assert json.loads(capsys.readouterr().out) == schema_of(kind)
+
+
+SIDES = np.zeros((1, 3, 4)), np.log([[[0.1, 0.2, 0.3, 0.4]] * 3])
+OTHERS = {
+    "equal": lambda _: jf.compare_logprobs(SIDES[1], SIDES[1], np.array([[0, 1, 2]])),
+    "different": lambda _: jf.compare_logprobs(*SIDES, np.array([[0, 1, 2]])),
+    "numbers alone": lambda _: jf.compare_logprobs(SIDES[0], SIDES[1][:, 1:, 0], np.array([[0, 1, 2]])),
+    "failed": lambda _: jf.compare_logprobs(np.nan * SIDES[0], SIDES[1], np.array([[0, 1, 2]])),
+    "a sound folder": lambda path: folder(path),
+    "a folder": lambda path: folder(path, rms_norm_eps=1, vocab_size=2**15, torch_dtype="float33"),
+}
+
+
+def folder(path, **settings):
+    (path / "config.json").write_text(json.dumps({"model_type": "llama", **settings}))
+    return report_of(path)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_other_report_fits_its_schema(name, tmp_path):
+    report = OTHERS[name](tmp_path)
+    validator = jsonschema.Draft202012Validator(schema_of("doctor" if "folder" in name else "logprobs"))
+    written = json.loads(report.to_json())
+    validator.validate(written)
+    assert written["verdict"] == report.verdict
+    for change in ({"unknown": 1}, {"schema": 0}, {"verdict": None}, {"status": "good"}):
+        assert not validator.is_valid(written | change), change
+    assert not VALIDATOR.is_valid(written)
+    if "folder" not in name:
+        assert str(LogprobReport.from_json(report.to_json())) == str(report)
 
 
 @pytest.mark.parametrize("name", REPORTS)

@@ -167,6 +167,15 @@ def test_a_reference_that_fails_is_told_in_one_line(variables):
     assert "the reference, in float32" in report.verdict
 
 
+@pytest.mark.parametrize("keep", ["tensors", "statistics"])
+def test_names_of_no_module_are_a_report_as_with_torch(keep):
+    model = jf.excite(nnx.Linear(3, 4, rngs=nnx.Rngs(0)), seed=0)
+    holder = nnx.Sequential(model, nnx.Linear(4, 2, rngs=nnx.Rngs(1)))
+    report = jf.compare(holder, holder, (np.ones((2, 3), np.float32),), names="nowhere.*", keep=keep)
+    assert report.exit_code == 2
+    assert "names = 'nowhere.*' with every = 1 select none of 2 modules; the nearest are " in report.verdict
+
+
 def test_whole_numbers_have_no_gradients(variables):
     def likeliest(variables, ids):
         return apply(variables, ids).argmax(-1)

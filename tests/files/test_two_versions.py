@@ -20,6 +20,8 @@ MEASURED = json.loads((Path(__file__).parent / "two_versions.json").read_text("u
 """Settings of small models -> whether transformers 4.57.6 and 5.24.0 compute other logits, or one of them refuses them."""
 LLAMA = MEASURED["base"]["llama"]
 T5 = MEASURED["base"]["t5"] | {"architectures": ["T5ForConditionalGeneration"]}
+ROUTER = "model.layers.0.block_sparse_moe.gate.weight"
+BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 TABLE, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -164,7 +166,10 @@ CASES = {
         {},
     ),
     "an id that no token has": Case(
-        config(eos_token_id=[2, 48]), "wrong   config.json: eos_token_id = [2, 48]: each of", config(eos_token_id=[2, 47])
+        config(eos_token_id=[2, 48]), "note    config.json: eos_token_id = [2, 48]: each of", config(eos_token_id=[2, 47])
+    ),
+    "padding that no token has": Case(
+        config(pad_token_id=48), "wrong   config.json: pad_token_id = 48: each of transformers 4 and 5 refuses it", config()
     ),
     "an end that is none": Case(
         {"tokenizer": VOCABULARY, "tokenizer_config": {"eos_token": "t7"}},
@@ -199,6 +204,71 @@ CASES = {
     ),
     "a type that jaxformer has not": Case(
         config(model_type="xglm"), 'note    config.json: model_type = "xglm"; its own keys are not examined', {}
+    ),
+    "a model type that is not known": Case(
+        config(model_type="lama"),
+        'wrong   config.json: model_type = "lama": each of transformers 4 and 5 refuses it; is it llama?',
+        config(model_type="lama", auto_map={"AutoModel": "code.Model"}),
+    ),
+    "a model type of 5": Case(
+        config(model_type="gemma4_text"),
+        'differs config.json: model_type = "gemma4_text": transformers 4 refuses it, 5 reads it',
+        {},
+    ),
+    "an activation that is not known": Case(
+        config(hidden_act="silly"),
+        'wrong   config.json: hidden_act = "silly": each of transformers 4 and 5 refuses it',
+        config(hidden_act="mish"),
+    ),
+    "an activation of 5": Case(
+        config(hidden_act="hardswish"),
+        'differs config.json: hidden_act = "hardswish": transformers 4 refuses it, 5 reads it',
+        {},
+    ),
+    "an activation inside of words": Case(
+        config(feed_forward_proj="gated-silly"),
+        'wrong   config.json: feed_forward_proj = "gated-silly": each of',
+        config(feed_forward_proj="gated-silu"),
+        T5,
+    ),
+    "numbers of no type": Case(
+        config(dtype="float33"),
+        'wrong   config.json: dtype = "float33": each of transformers 4 and 5 refuses it; is it float32?',
+        {},
+    ),
+    "numbers of no type in the older key": Case(
+        config(torch_dtype="float33"),
+        'differs config.json: torch_dtype = "float33": transformers 4 refuses it before 4.56,',
+        config(torch_dtype="torch.float32"),
+    ),
+    "heads that do not divide": Case(
+        config(num_attention_heads=5) | {"tensors": weights()},
+        "wrong   config.json: num_attention_heads = 5, by which model.layers.0.self_attn.q_proj.weight would be [40, 32]",
+        {"tensors": weights()},
+    ),
+    "another number of experts": Case(
+        config(num_local_experts=8) | {"tensors": {ROUTER: np.zeros((4, 32), np.float32)}},
+        f"wrong   config.json: num_local_experts = 8, by which {ROUTER} would be [8, 32] and is [4, 32]",
+        {"tensors": {ROUTER: np.zeros((4, 32), np.float32)}},
+        LLAMA | {"model_type": "mixtral", "num_local_experts": 4},
+    ),
+    "other buckets": Case(
+        config(relative_attention_num_buckets=16) | {"tensors": {BIAS: np.zeros((32, T5["num_heads"]), np.float32)}},
+        f"wrong   config.json: relative_attention_num_buckets = 16, by which {BIAS} would be [16, ",
+        config(relative_attention_num_buckets=32) | {"tensors": {BIAS: np.zeros((32, T5["num_heads"]), np.float32)}},
+        T5 | {"num_layers": 1, "num_decoder_layers": 1},
+    ),
+    "windows of some layers of a Mistral": Case(
+        config(layer_types=["full_attention", "sliding_attention"]),
+        'differs config.json: layer_types = ["full_attention", "sliding_attention"]: transformers 4 does not read it before',
+        config(layer_types=["sliding_attention"] * 2),
+        MEASURED["base"]["mistral"] | {"sliding_window": 8},
+    ),
+    "windows of some layers of a Qwen 2 MoE": Case(
+        config(use_sliding_window=True),
+        "differs config.json: use_sliding_window = true: transformers 4 has the window in every layer, 5 in",
+        config(use_sliding_window=True, layer_types=["sliding_attention"] * 2),
+        LLAMA | {"model_type": "qwen2_moe", "sliding_window": 8, "max_window_layers": 2},
     ),
     "a key that is not known": Case(
         config(rotary_style="x"), 'note    config.json: model_type = "llama"; jaxformer does not load it: ', {}
@@ -252,8 +322,9 @@ def test_the_command(tmp_path, capsys):
     assert report == f"report {tmp_path / 'it.json'}"
     assert line.startswith("differs config.json: rope_parameters.rope_theta with no rope_theta beside it")
     assert verdict == "DIFFERENT: 1 read differently by transformers 4 and 5, 0 wrong in both"
-    (saved,) = json.loads((tmp_path / "it.json").read_text())
-    assert (saved["level"], saved["key"]) == ("differs", "rope_parameters.rope_theta")
+    saved = json.loads((tmp_path / "it.json").read_text())
+    assert (saved["status"], saved["verdict"]) == ("different", verdict)
+    assert [(it["level"], it["key"]) for it in saved["findings"]] == [("differs", "rope_parameters.rope_theta")]
     assert doctor.main([str(write(tmp_path / "same", LLAMA))]) == 0
     assert capsys.readouterr().out.startswith("EQUAL: ")
 

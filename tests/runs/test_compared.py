@@ -1,12 +1,16 @@
 """Bands that a clean run stays in, and two watched runs beside each other: rounding grows, a difference jumps."""
 
+import warnings
 from dataclasses import replace
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
+from flax import nnx
 
 import jaxformer as jf
 import torch_ref.models as twin_models
@@ -173,6 +177,80 @@ def test_a_weight_that_one_side_scales_is_named_at_its_step(both):
     found = compare(Run.read(both / "wrong"), Run.read(both / "jax")).divergence
     assert found is not None
     assert (found.step, found.over[0]) == (3, "weight/stack.blocks.1.attention.query")
+
+
+class Normed(nnx.Module):
+    """A batch norm after a layer with a bias, whose gradient is rounding."""
+
+    def __init__(self, rngs):
+        self.up, self.norm, self.down = nnx.Linear(3, 5, rngs=rngs), nnx.BatchNorm(5, rngs=rngs), nnx.Linear(5, 2, rngs=rngs)
+
+    def __call__(self, x):
+        return self.down(jnp.tanh(self.norm(self.up(x))))
+
+
+def normed_runs(folder, rate=0.01):
+    """Three steps of Adam on both sides, torch's with another rate for the last layer; their folders."""
+    ours, theirs = Normed(nnx.Rngs(0)), torch.nn.Module()
+    theirs.up, theirs.norm, theirs.down = torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2)
+    for one, other in ((ours.up, theirs.up), (ours.down, theirs.down)):
+        other.weight.data, other.bias.data = (torch.tensor(np.array(each)) for each in (one.kernel[...].T, one.bias[...]))
+    optimizer = nnx.Optimizer(ours, optax.adam(0.01), wrt=nnx.Param)
+    groups = {"params": [*theirs.up.parameters(), *theirs.norm.parameters()]}, {"params": theirs.down.parameters(), "lr": rate}
+    adam = torch.optim.Adam(groups, lr=0.01)
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        value, gradient = nnx.value_and_grad(lambda model: jnp.square(model(x)).mean())(model)
+        optimizer.update(model, gradient)
+        return value
+
+    def torch_step(x):
+        adam.zero_grad()
+        loss = theirs.down(torch.tanh(theirs.norm(theirs.up(x)))).square().mean()
+        loss.backward()
+        adam.step()
+        return loss
+
+    step = jf.watch(step, every=1, out=folder / "jax")
+    torch_step = jf.watch_torch(torch_step, theirs, adam, every=1, out=folder / "torch")
+    for x in np.random.default_rng(0).normal(size=(3, 17, 3)).astype(np.float32):
+        step(ours, optimizer, jnp.asarray(x))
+        torch_step(torch.tensor(x))
+    return Run.read(folder / "torch"), Run.read(folder / "jax")
+
+
+def test_statistics_are_no_weights_and_an_update_of_rounding_parts_no_runs(tmp_path):
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torchs, jaxs = normed_runs(tmp_path / "same")
+    finally:
+        torch.set_warn_always(False)
+    assert jaxs.rows[1]["weight/norm"] == pytest.approx(5**0.5), "scales of 1, without mean and variance"
+    assert torchs.rounding[1] == jaxs.rounding[1] == ["up"]
+    found = compare(torchs, jaxs)
+    assert found.verdict.startswith("SAME: 13 series at 3 watched steps")
+    assert found.verdict.endswith(
+        "; weight, activation and update of up left out: the gradient of a parameter is rounding there"
+    )
+    assert compare(replace(torchs, rounding={}), replace(jaxs, rounding={})).divergence.over == ["update/up"]
+    assert compare(*normed_runs(tmp_path / "rate", 0.02)).divergence.over == ["update/down"], "what is not rounding is compared"
+
+
+def test_damaged_rows_are_told(tmp_path):
+    for name in ("one", "two"):
+        monitor = Monitor.begin(tmp_path / name, 10, 0, say=lambda line: None)
+        for step in (10, 20, 30):
+            monitor.write(step, {"loss": 2.0})
+    rows = tmp_path / "two" / "watch.jsonl"
+    runs = [Run.read(tmp_path / name) for name in ("one", "two")]
+    assert compare(*runs).verdict == "SAME: 1 series at 3 watched steps, apart by at most 0.0e+00"
+    rows.write_text(rows.read_text().replace('"step": 20', '"step": 21'))
+    said = compare(runs[0], Run.read(tmp_path / "two")).verdict
+    assert said.startswith("SAME: 1 series at 2 watched steps, ")
+    assert said.endswith(f"; 1 damaged row of {tmp_path / 'two'}/watch.jsonl left out")
 
 
 def test_what_is_no_torch_model_is_refused(tmp_path):

@@ -24,6 +24,7 @@ from tests.tiny import flags, quick_key, quick_recipe
 
 pytestmark = pytest.mark.foreign
 ADAM = optax.adam(0.01)
+PARAMS, MEANS = ({name: {leaf: jnp.ones(n)} for name in "ab"} for leaf, n in (("w", 3), ("mean", 2)))
 X = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
 
 
@@ -132,6 +133,23 @@ def test_a_linen_train_state():
     found = Look(step)(state, X)
     quantities = "weight", "activation", "gradient", "trace", "update"
     assert {*found} == {f"{each}/{name}" for each in quantities for name in ("Dense_0", "Dense_1")}
+
+
+def grown(tree):
+    return jax.tree.map(lambda leaf: leaf + 1, tree)
+
+
+@pytest.mark.parametrize(
+    ("step", "given"),
+    [
+        (lambda params, means, moments: (grown(params), grown(means), grown(moments)), (MEANS, ADAM.init(PARAMS))),
+        (lambda params, variables: (grown(params), grown(variables)), ({"batch_stats": MEANS},)),
+    ],
+    ids=["an argument without moments, as Haiku's", "Linen's collection"],
+)
+def test_running_statistics_are_no_weights(step, given):
+    weights = {name: norm for name, norm in Look(step)(PARAMS, *given).items() if name.startswith("weight/")}
+    assert weights == pytest.approx({"weight/a": 3**0.5, "weight/b": 3**0.5})
 
 
 def test_parameters_that_are_one_array_and_a_state_in_a_tuple():
@@ -288,6 +306,14 @@ def test_a_step_that_jit_cannot_trace_is_refused(tmp_path):
 
     with pytest.raises(InputError, match=r"^the step cannot be watched: jit cannot trace it"):
         jf.watch(stepping, every=1, out=tmp_path)({"w": X}, X)
+
+
+def test_arguments_that_the_step_does_not_take_are_refused(tmp_path):
+    with pytest.raises(
+        InputError, match=r"^the step cannot be watched: given a dict, a tuple, a str, it raised TypeError: "
+    ) as caught:
+        jf.watch(step, every=1, out=tmp_path)(*begin(), "a string")
+    assert "\n" not in str(caught.value)
 
 
 def test_scalars_for_tensorboard(tmp_path):

@@ -1,4 +1,4 @@
-"""Findings about a folder: one line each, with what both versions make of a value and what to do."""
+"""Findings about a folder: one line each, with what both versions make of a value and what to do; and the report of all."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -7,6 +7,8 @@ from typing import Any, Literal
 from jaxformer.errors import printable
 
 Level = Literal["differs", "wrong", "note"]
+SCHEMA = 1
+"""Version of the report's JSON."""
 ORDER: tuple[Level, ...] = ("differs", "wrong", "note")
 """Order in which findings are shown."""
 ABSENT = object()
@@ -35,10 +37,27 @@ class Finding:
         said = both if self.four == self.five else f": transformers 4 {self.four}, 5 {self.five}"
         return printable(f"{self.level:8}{self.file}: {self.key} {self.value}{said}; {self.remedy}")
 
+
+@dataclass(frozen=True)
+class FolderReport:
+    """Findings about a folder of transformers."""
+
+    folder: str
+    status: Literal["equal", "different"]
+    findings: list[Finding]
+    """All findings: those of level differs first, then wrong, then note."""
+
     @property
-    def data(self) -> dict[str, str]:
-        """The finding as an object of JSON."""
-        return asdict(self)
+    def verdict(self) -> str:
+        """Last line of the report."""
+        if self.status == "equal":
+            return "EQUAL: nothing found that transformers 4 and 5 make differently of this folder"
+        differs, wrong = (sum(it.level == level for it in self.findings) for level in ("differs", "wrong"))
+        return f"DIFFERENT: {differs} read differently by transformers 4 and 5, {wrong} wrong in both"
+
+    def to_json(self) -> str:
+        """Serialise the report."""
+        return json.dumps(asdict(self) | {"verdict": self.verdict, "schema": SCHEMA}, indent=1)
 
 
 def shown(value: Any) -> str:

@@ -7,7 +7,7 @@ from jaxformer.config.models import EncoderConfig
 from jaxformer.convert.model_type import Field, ModelType
 from jaxformer.convert.versions.finding import ABSENT, Finding, shown
 from jaxformer.convert.versions.folder import CONFIG, Folder
-from jaxformer.convert.versions.tables import CHANGED, LAYERS, STRICT, is_typed, may_be_null
+from jaxformer.convert.versions.tables import CHANGED, LAYERS, STRICT, WINDOWS, is_typed, may_be_null
 from jaxformer.convert.weight_files import Tensor
 
 SAMPLE = 2**16
@@ -48,6 +48,25 @@ def check_layer_types(folder: Folder) -> Iterator[Finding]:
         four = "refuses them" if known else "does not read them"
         remedy = "write full_attention or sliding_attention"
         yield Finding("wrong" if known else "differs", CONFIG, "layer_types", shown(odd), four, "refuses them", remedy)
+
+
+def check_windows(folder: Folder) -> Iterator[Finding]:
+    """Yield kinds of layers by which the versions attend in other windows."""
+    windows, config, kind = WINDOWS.get(folder.model_type), folder.config, folder.kind
+    if windows is None or kind is None:
+        return
+    given = kind.fields_of(config)[0]
+    n_layers, window = given["n_layers"], given["window"] if given.get("use_sliding_window", True) else None
+    types = config.get("layer_types")
+    if type(n_layers) is not int or (type(window) is int and type(given["context"]) is int and window >= given["context"]):
+        return
+    four = ["full_attention" if window is None else "sliding_attention"] * n_layers
+    if not isinstance(types, list):
+        last = given.get("max_window_layers", n_layers)
+        types = [name if not windows.by_turns or (i % 2 == 0 and i < last) else "full_attention" for i, name in enumerate(four)]
+    if types != four:
+        key = "layer_types" if "layer_types" in config else "use_sliding_window"
+        yield Finding("differs", CONFIG, key, shown(config.get(key, ABSENT)), windows.four, windows.five, windows.remedy)
 
 
 def check_head(folder: Folder) -> Iterator[Finding]:

@@ -132,6 +132,32 @@ compressed_sparse_attention heavily_compressed_attention minimax_m3_sparse conv 
 reference_sliding_attention deepseek_sparse_attention qwen_sparse_attention"""
 """Names in `layer_types` that transformers 5 takes, for every model type."""
 
+
+class Windows(NamedTuple):
+    """Windows by layer in both versions, where version 4 has the same window in every layer."""
+
+    four: str
+    five: str
+    remedy: str
+    by_turns: bool = False
+    """True if version 5 has the window in every other layer before `max_window_layers`, if `layer_types` is missing."""
+
+
+WINDOWS: Mapping[str, Windows] = {
+    "mistral": Windows(
+        "does not read it before 4.57, and since then only in AutoModelForCausalLM",
+        "reads it in AutoModelForCausalLM",
+        "write model_type = ministral, which 4.57 and 5 read alike",
+    ),
+    "qwen2_moe": Windows(
+        "has the window in every layer",
+        "in those of layer_types, or in every other one before max_window_layers",
+        "write sliding_attention for every layer in layer_types, if 4 is right",
+        by_turns=True,
+    ),
+}
+"""Model types -> windows by layer."""
+
 GENERATION: Mapping[str, Any] = {
     "bad_words_ids": None,
     "begin_suppress_tokens": None,

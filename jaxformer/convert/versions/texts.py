@@ -47,9 +47,10 @@ def check_ids(folder: Folder) -> Iterator[Finding]:
         for key in IDS:
             ids = listed_ids(said.get(key))
             if ids and isinstance(size, int) and max(ids) >= size:
-                does = "refuses it" if (file, key) == (CONFIG, "pad_token_id") else "cannot read or write this token"
+                is_refused = (file, key) == (CONFIG, "pad_token_id") or key == "decoder_start_token_id"
+                does = "refuses it" if is_refused else "never reads or writes this token"
                 remedy = f"give one below vocab_size = {size}, or null"
-                yield Finding("wrong", file, key, shown(said[key]), does, does, remedy)
+                yield Finding("wrong" if is_refused else "note", file, key, shown(said[key]), does, does, remedy)
     ends = {*listed_ids(folder.config.get("eos_token_id")), *listed_ids(folder.generation.get("eos_token_id"))}
     end = tokens_of(folder).get(special(folder).get("eos_token", ""))
     if end is not None and ends and end not in ends:

@@ -1,9 +1,11 @@
-"""Headers of the weights against config.json: types, sizes, layers; and what jaxformer makes of the folder."""
+"""Headers of the weights against config.json: sizes, layers; and what jaxformer makes of the folder."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
+from jaxformer.convert.family import Family
 from jaxformer.convert.model_type import Field, ModelType
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.versions.finding import ABSENT, Finding, shown
@@ -48,32 +50,53 @@ def check_jaxformer(folder: Folder) -> Iterator[Finding]:
         config = kind.read(folder.config, folder.tensors)
     except ConfigError as error:
         yield Finding("note", CONFIG, "model_type", value, "", "", f"jaxformer does not load it: {error}")
+        yield from check_sizes(folder, kind, kind.family)
         return
-    yield from check_sizes(folder, kind, config)
+    family = kind.family_of(config)
+    yield from check_sizes(folder, kind, family)
+    yield from check_layers(folder, kind, family, config)
 
 
-def check_sizes(folder: Folder, kind: ModelType, config: ModelConfig) -> Iterator[Finding]:
-    """Yield sizes and numbers of layers in which config.json and the headers differ."""
-    width, own = config.d_model, {it.name: key for key, it in kind.keys.items() if isinstance(it, Field)}
-    wanted = {
-        "embed.token.table": ("vocab_size", (config.vocab_size, config.token_width)),
-        "stack.blocks.attention.query.kernel": ("n_heads", (config.n_heads * config.head_width, width)),
-        "stack.blocks.attention.key.kernel": ("n_kv_heads", (config.kv_heads * config.head_width, width)),
-        "stack.blocks.feed_forward.up.kernel": ("d_ff", (config.d_ff, width)),
-    }
-    for jax, (name, shape) in wanted.items():
-        if (tensor := first_tensor(folder, kind, config, jax)) and sorted(tensor[1]) != sorted(shape):
-            key = own.get(name, name)
+def check_sizes(folder: Folder, kind: ModelType, family: Family) -> Iterator[Finding]:
+    """Yield sizes in which config.json and the headers differ, one a key, whether or not jaxformer can load the model."""
+    own, told = names_of_keys(kind), set[str]()
+    for jax, (name, shape) in sizes(kind.fields_of(folder.config)[0]).items():
+        tensor, key = first_tensor(folder, kind, family, jax), own.get(name, name)
+        if tensor and key not in told and sorted(tensor[1]) != sorted(shape):
+            told.add(key)
             value = (
                 f"{shown(folder.config.get(key, ABSENT))}, by which {tensor[0]} would be {list(shape)} and is {list(tensor[1])}"
             )
             yield Finding("wrong", CONFIG, key, value, EQUAL, EQUAL, "write the numbers that the weights were trained with")
-    yield from check_layers(folder, kind, config, own.get("n_layers", "n_layers"))
 
 
-def first_tensor(folder: Folder, kind: ModelType, config: ModelConfig, jax: str) -> tuple[str, tuple[int, ...]] | None:
+def names_of_keys(kind: ModelType) -> dict[str, str]:
+    """Return the keys of config.json by the fields that they set."""
+    return {it.name: key for key, it in kind.keys.items() if isinstance(it, Field)}
+
+
+def sizes(given: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return shapes of parameters, each with the field that it is of, for those fields that are sizes."""
+    numbers = {name: value for name, value in given.items() if type(value) is int and value > 0}
+    width, heads = (numbers.get(name, 0) for name in ("d_model", "n_heads"))
+    head = numbers.get("head_dim") or (width // heads if heads else 0)
+    wanted = {
+        "embed.token.table": ("vocab_size", (numbers.get("vocab_size", 0), numbers.get("embedding_width", width))),
+        "stack.blocks.feed_forward.router.kernel": ("n_experts", (numbers.get("n_experts", 0), width)),
+    }
+    for stack in ("stack", "encoder", "decoder"):
+        blocks = f"{stack}.blocks"
+        wanted |= {
+            f"{blocks}.attention.query.kernel": ("n_heads", (heads * head, width)),
+            f"{blocks}.attention.key.kernel": ("n_kv_heads", (numbers.get("n_kv_heads", heads) * head, width)),
+            f"{blocks}.feed_forward.up.kernel": ("d_ff", (numbers.get("d_ff", 0), width)),
+            f"{stack}.relative_bias.table": ("relative_buckets", (numbers.get("relative_buckets", 0), heads)),
+        }
+    return {jax: (name, shape) for jax, (name, shape) in wanted.items() if all(shape)}
+
+
+def first_tensor(folder: Folder, kind: ModelType, family: Family, jax: str) -> tuple[str, tuple[int, ...]] | None:
     """Return the name and shape of the first tensor of a parameter, if the files have it on its own."""
-    family = kind.family_of(config)
     try:
         rule = family.rule(jax)
         name = family.torch_names(jax, 1)[0]
@@ -84,9 +107,10 @@ def first_tensor(folder: Folder, kind: ModelType, config: ModelConfig, jax: str)
     return (name, tensor.shape) if plain and tensor else None
 
 
-def check_layers(folder: Folder, kind: ModelType, config: ModelConfig, key: str) -> Iterator[Finding]:
+def check_layers(folder: Folder, kind: ModelType, family: Family, config: ModelConfig) -> Iterator[Finding]:
     """Yield numbers of layers that are not the files'."""
-    stacks = {jax: torch for jax, torch in kind.family_of(config).stacks.items() if "{layer}" in torch}
+    key = names_of_keys(kind).get("n_layers", "n_layers")
+    stacks = {jax: torch for jax, torch in family.stacks.items() if "{layer}" in torch}
     two = isinstance(config, EncoderDecoderConfig)
     for jax, torch in stacks.items():
         wanted = config.decoder.n_layers if two and jax.startswith("decoder") else config.n_layers

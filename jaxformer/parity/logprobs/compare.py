@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxformer.errors import InputError
 from jaxformer.parity.logprobs.distributions import UNITS, log_softmax, tolerances
-from jaxformer.parity.logprobs.endings import ending, filled
-from jaxformer.parity.logprobs.evidence import HALVES, halved
+from jaxformer.parity.logprobs.endings import ending, filled, not_numbers
+from jaxformer.parity.logprobs.evidence import HALVES, cause, halved, in_words
 from jaxformer.parity.logprobs.measure import measure
 from jaxformer.parity.logprobs.report import LogprobCause, LogprobReport
 from jaxformer.parity.logprobs.search import Question, explain
@@ -19,7 +19,7 @@ from jaxformer.validation.fields import check_size
 
 MOST_NOTED = 256
 """Number of places whose logits are looked at for a note."""
-UNKNOWN = "KL, and what {} gives to ids that do not follow: it gives one number a place"
+UNKNOWN = "KL, and the probabilities of ids that do not follow: one number a place is given by {}"
 UNNORMALISED = "a truncation without normalising what is left: it changes no number of an id that is kept"
 
 
@@ -53,9 +53,9 @@ def compare_logprobs(trainer: Any, sampler: Any, ids: Any, *, valid: Any = None,
 
 
 def _judged(sides: tuple[Side, Side], ids: np.ndarray, valid: np.ndarray | None, prompt: int) -> LogprobReport:
-    nothing = [filled(side) for side in sides]
     both = sides[0].covered & sides[1].covered & (True if valid is None else valid)
-    judged = both & (nothing[0] == nothing[1])
+    nothing, nan = [filled(side) & both for side in sides], [not_numbers(side) & both for side in sides]
+    judged = both & (nothing[0] == nothing[1]) & ~(nan[0] | nan[1])
     precision = "float64" if all(side.wide for side in sides) else "float32"
     measured = measure(*sides, ids, judged, precision)
     report = LogprobReport(
@@ -67,13 +67,16 @@ def _judged(sides: tuple[Side, Side], ids: np.ndarray, valid: np.ndarray | None,
         cannot_tell=_open_questions(sides),
         **measured.figures(),
     )
+    in_both = f"both sides give NaN at {_where(nan[0] & nan[1], ids)}" if (nan[0] & nan[1]).any() else ""
     if not judged.any():
-        return replace(report, status="failed", why="there is no place that both sides give")
-    ends, notes = _endings(
-        sides, [mine & ~others & both for mine, others in zip(nothing, nothing[::-1], strict=True)], ids, prompt
-    )
+        return replace(report, status="failed", why=in_both or "there is no place that both sides give")
+    ends, notes = _endings(sides, nothing, nan, ids, prompt)
+    if not report.n_different and not notes:
+        rest = f"the other {count(report.n_places, 'place')} are the same; padding is left out by valid"
+        return replace(report, status="failed", why=f"{in_both}; {rest}") if in_both else report
+    notes += [in_both] if in_both else []
     if not report.n_different:
-        return replace(report, status="different" if notes else "equal", causes=ends, notes=notes)
+        return replace(report, status="different", causes=ends, notes=notes)
     if said := _not_repeatable(sides, ids):
         return replace(report, status="failed", why=said, notes=notes)
     question = Question(*sides, ids, judged, measured.differs, valid, prompt, precision)
@@ -91,17 +94,27 @@ def _open_questions(sides: tuple[Side, Side]) -> list[str]:
 
 
 def _endings(
-    sides: tuple[Side, Side], alone: list[np.ndarray], ids: np.ndarray, prompt: int
+    sides: tuple[Side, Side], nothing: list[np.ndarray], nan: list[np.ndarray], ids: np.ndarray, prompt: int
 ) -> tuple[list[LogprobCause], list[str]]:
-    """Return the end ids, and notes, of places at which one side alone gives nothing."""
+    """Return the end ids and NaN, and notes, of places at which one side alone gives nothing, or NaN."""
     ends, notes = [], []
-    for side, places in zip(sides, alone, strict=True):
-        if places.any():
-            ends += [end] if (end := ending(side, places, ids, prompt)) else []
-            row, place = np.argwhere(places)[0]
-            where = f"{count(int(places.sum()), 'place')}, first at row {row}, place {place}, after id {ids[row, place]}"
-            notes.append(f"{side.name} gives nothing at {where}")
+    for n, side in enumerate(sides):
+        ended, bad = nothing[n] & ~nothing[1 - n], nan[n] & ~nan[1 - n]
+        if end := ending(side, ended, ids, prompt):
+            ends.append(end)
+            bad = bad & ~ended
+        for what, places in (("nothing", ended & ~bad), ("NaN", bad)):
+            if places.any():
+                notes.append(f"{side.name} gives {what} at {_where(places, ids)}")
+        if bad.any():
+            says = f"the {{sampler}} gives NaN at {_where(bad, ids)}"
+            ends.append(in_words(cause("NaN", says, places=int(bad.sum())), swapped=side.name == "trainer"))
     return ends, notes
+
+
+def _where(places: np.ndarray, ids: np.ndarray) -> str:
+    row, place = np.argwhere(places)[0]
+    return f"{count(int(places.sum()), 'place')}, first at row {row}, place {place}, after id {ids[row, place]}"
 
 
 def _not_repeatable(sides: tuple[Side, Side], ids: np.ndarray) -> str:

@@ -27,6 +27,14 @@ def filled(side: Side) -> np.ndarray:
     return _to_the_end(side.covered & empty, side.covered)
 
 
+def not_numbers(side: Side) -> np.ndarray:
+    """True at the places `B L` that the side covers with NaN."""
+    if side.logits is not None:
+        return side.covered & np.isnan(side.logits).any(-1)
+    assert side.chosen is not None
+    return side.covered & np.pad(np.isnan(side.chosen), ((0, 0), (0, 1)))
+
+
 def _to_the_end(here: np.ndarray, covered: np.ndarray) -> np.ndarray:
     """True where all covered places from here on are so."""
     after = np.flip(np.logical_and.accumulate(np.flip(here | ~covered, 1), 1), 1)

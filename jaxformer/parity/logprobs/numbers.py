@@ -30,6 +30,11 @@ def plain(value: float) -> float:
     return float(f"{value:.9g}")
 
 
+def n_decimals(value: float) -> int:
+    """Number of decimals of a number as it is written."""
+    return len(f"{value:.9f}".rstrip("0").partition(".")[2])
+
+
 def simplest(low: float, high: float) -> float:
     """Return the number with the fewest decimals in low < x <= high, next to the middle."""
     for decimals in range(1, 13):

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxformer.parity.logprobs.distributions import log_softmax
+from jaxformer.parity.logprobs.distributions import FACTOR, UNITS, log_softmax
 from jaxformer.parity.logprobs.evidence import HALVES, Evidence, Fit, Transform, cause, halved, tried
-from jaxformer.parity.logprobs.numbers import least, n_digits, plain, rounded
+from jaxformer.parity.logprobs.numbers import least, n_decimals, n_digits, plain, rounded, simplest
+from jaxformer.parity.logprobs.report import LogprobCause, SideName
 from jaxformer.parity.logprobs.sparse import changed_ids
 
 LEAST_FREE = 6
@@ -20,6 +21,8 @@ HIDDEN = 2.0**12
 """Tolerances within which the rounding to 16 bits may hide a number."""
 SOLVED = 2**13
 """Number of logits on which a cap is solved."""
+DECIMALS = 3
+"""Number of decimals up to which somebody sets a temperature."""
 WIDEST_CAP = 30.0
 """Ratio of a cap to the largest logit up to which it can be told from no cap."""
 
@@ -99,16 +102,27 @@ def _temperatures(slope: float) -> Iterator[float]:
 
 
 def temperature(value: float) -> Transform:
-    """Division of the logits by a temperature; a number with fewer digits as a factor is the other side's temperature."""
-    value_said, factor = plain(value), plain(1 / value)
-    if n_digits(factor) < n_digits(value):
-        said = f"the {{trainer}} divides its logits by temperature {factor:g}, the {{sampler}} does not"
-        known = cause("temperature", said, "trainer", temperature=factor)
-    else:
-        beside = f" (or the {{trainer}} by {factor:g})" if n_digits(factor) == n_digits(value) else ""
-        said = f"the {{sampler}} divides its logits by temperature {value_said:g}{beside}"
-        known = cause("temperature", said, temperature=value_said)
-    return Transform(known, lambda _, logits: logits / value)
+    """Division of the logits by a temperature."""
+    return Transform(_divided("sampler", "", value), lambda _, logits: logits / value)
+
+
+def of_either_side(causes: tuple[LogprobCause, ...], precision: str) -> list[tuple[LogprobCause, ...]]:
+    """Return causes that begin with a temperature for each side that may have it: one side's division by T is the other's by
+    1 / T. A number of many digits is left out, if the other side's has few.
+    """
+    if not causes or causes[0].name != "temperature":
+        return [causes]
+    value, rounding_error = causes[0].args["temperature"], FACTOR * UNITS[precision]
+    own, others = (simplest(each * (1 - rounding_error), each * (1 + rounding_error)) for each in (value, 1 / value))
+    most = 1 + min(n_digits(own), n_digits(others))
+    readings = [(own, _divided("sampler", "", own)), (others, _divided("trainer", ", the {sampler} does not", others))]
+    likely = [known for number, known in readings if n_decimals(number) <= DECIMALS or n_digits(number) <= most]
+    return [(known, *causes[1:]) for known in likely]
+
+
+def _divided(side: SideName, beside: str, value: float) -> LogprobCause:
+    said = f"the {{{side}}} divides its logits by temperature {plain(value):g}{beside}"
+    return cause("temperature", said, side, temperature=plain(value))
 
 
 def capping(value: float) -> Transform:

@@ -10,6 +10,8 @@ from jaxformer.parity.report.report import as_strict_json, from_strict_json
 from jaxformer.parity.report.text import count
 
 SideName = Literal["trainer", "sampler"]
+SCHEMA = 1
+"""Version of the report's JSON."""
 WORDS = {"equal": "EQUAL", "different": "DIFFERENT", "failed": "COULD NOT COMPARE"}
 
 
@@ -98,12 +100,12 @@ class LogprobReport:
 
     def to_json(self) -> str:
         """Serialise the report as strict JSON; `from_json` reads it back."""
-        return as_strict_json(self, verdict=self.verdict)
+        return as_strict_json(self, verdict=self.verdict, schema=SCHEMA)
 
     @classmethod
     def from_json(cls, text: str) -> "LogprobReport":
         """Parse what `to_json` wrote; InputError in one line for anything else."""
-        return from_strict_json(cls, text, ignored=("verdict",))
+        return from_strict_json(cls, text, ignored=("verdict", "schema"))
 
     def __str__(self) -> str:
         rows = [(name, said) for name, said in self.given.items()] + (self._figures() if self.status != "failed" else [])

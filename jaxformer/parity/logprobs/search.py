@@ -9,7 +9,7 @@ from jaxformer.errors import InputError
 from jaxformer.parity.logprobs.chosen import BASES, explain_chosen, log_base
 from jaxformer.parity.logprobs.distributions import IMPOSSIBLE, UNITS, kept, log_mass, log_softmax, tolerances
 from jaxformer.parity.logprobs.evidence import Evidence, cause, in_words
-from jaxformer.parity.logprobs.pointwise import pointwise
+from jaxformer.parity.logprobs.pointwise import of_either_side, pointwise
 from jaxformer.parity.logprobs.readings import Reading, other_ids, shifted, unpadded
 from jaxformer.parity.logprobs.report import LogprobCause, SideName
 from jaxformer.parity.logprobs.sides import Side
@@ -88,8 +88,8 @@ def _of_reading(
     base = logits[rows, places].astype(np.float64)
     if target.logits is None:
         assert target.chosen is not None
-        at = rows, places
-        return explain_chosen(base, at, question.ids, target.chosen, question.precision, plainest=plainest)
+        known = explain_chosen(base, (rows, places), question.ids, target.chosen, question.precision, plainest=plainest)
+        return [each for one in known for each in of_either_side(one, question.precision)]
     wanted = target.logits[rows, places].astype(np.float64)
     found = []
     after, wanted = _natural(wanted)
@@ -99,7 +99,8 @@ def _of_reading(
         return []
     evidence = Evidence(base, wanted, of_target, question.precision, question.ids, rows, places, question.prompt)
     for fit in pointwise(evidence, plainest=plainest):
-        found += [(*columns, *each, *after) for each in truncations(fit, evidence, of_base)]
+        for one in truncations(fit, evidence, of_base):
+            found += [(*columns, *each, *after) for each in of_either_side(one, question.precision)]
     shortest = min(map(len, found), default=0)
     return [each for each in found if len(each) == shortest]
 

@@ -27,7 +27,7 @@ class Side:
     given: str
     """Description of what was given."""
     logits: np.ndarray | None
-    """Logits `B L V`, NaN at places without any."""
+    """Logits `B L V`, -inf at places without any."""
     chosen: np.ndarray | None
     """Log-probabilities `B L-1` of ids[:, 1:], NaN where none are given."""
     covered: np.ndarray
@@ -165,7 +165,7 @@ def _of_array(name: str, value: Any, ids: np.ndarray, before: str) -> Side:
 
 
 def _placed(name: str, values: np.ndarray, ids: np.ndarray, start: int, before: str, *, ends_early: bool = False) -> Side:
-    """Put logits `B n V` at the places from `start` on; where steps end early, the places after them have NaN."""
+    """Put logits `B n V` at the places from `start` on; where steps end early, the places after them have -inf."""
     (rows, length), end = ids.shape, start + values.shape[1]
     if len(values) != rows or start < 0 or end > length or (not ends_early and start == 0 and end != length):
         raise InputError(
@@ -175,7 +175,7 @@ def _placed(name: str, values: np.ndarray, ids: np.ndarray, start: int, before: 
     covered[:, start : length if ends_early else end] = True
     given = f"{before}logits {values.dtype}{list(values.shape)}"
     if end - start < length:
-        whole = np.full((rows, length, values.shape[-1]), np.nan, values.dtype if values.dtype.kind == "f" else np.float32)
+        whole = np.full((rows, length, values.shape[-1]), -np.inf, values.dtype if values.dtype.kind == "f" else np.float32)
         whole[:, start:end] = values
         values = whole
     return Side(name, given, values, None, covered, values.dtype == np.float64)

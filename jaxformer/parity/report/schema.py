@@ -1,4 +1,4 @@
-"""JSON schema of a report (draft 2020-12), made from the report's own classes, so that both cannot differ.
+"""JSON schemas of reports (draft 2020-12), made from the reports' own classes, so that both cannot differ.
 
 Descriptions are the classes' and fields' docstrings."""
 
@@ -20,19 +20,19 @@ TYPES: dict[Any, dict[str, Any]] = {
 """Types of fields -> their schemas."""
 
 
-def schema() -> dict[str, Any]:
-    """Return the schema of what `Report.to_json` writes and `jaxformer parity compare --json` saves."""
+def schema(kind: type = Report, version: int = SCHEMA, title: str = "Report of jaxformer parity") -> dict[str, Any]:
+    """Return the schema of what a report's `to_json` writes: the fields of its class, its verdict and this version."""
     classes: dict[str, Any] = {}
-    report = _of_class(Report, classes)
+    report = _of_class(kind, classes)
     report["properties"] |= {
-        "verdict": {"type": "string", "description": "The last line of the report: EQUAL, DIFFERENT or COULD NOT COMPARE."},
-        "schema": {"const": SCHEMA, "description": "Version of this schema; it grows when a field is renamed or removed."},
+        "verdict": {
+            "type": "string",
+            "description": "The last line of the report: EQUAL, DIFFERENT or COULD NOT COMPARE, and why.",
+        },
+        "schema": {"const": version, "description": "Version of this schema; it grows when a field is renamed or removed."},
     }
     report["required"] += ["verdict", "schema"]
-    about = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"Report of jaxformer parity, version {SCHEMA}",
-    }
+    about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"{title}, version {version}"}
     return about | report | {"$defs": classes}
 
 

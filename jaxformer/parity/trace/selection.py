@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from jaxformer.errors import InputError
+from jaxformer.errors import ParityError
 from jaxformer.parity.trace.call_sites import ATTENTION, last, parent
 from jaxformer.validation.fields import check_kind, check_size
 
@@ -33,12 +33,12 @@ class Selection:
         return not path or (layer % self.every == 0 and fnmatchcase(path, self.names))
 
     def among(self, paths: Iterable[str]) -> str:
-        """Describe what is selected of these paths, '' for all; InputError, with the nearest paths, if it is none."""
+        """Describe what is selected of these paths, '' for all; ParityError, with the nearest paths, if it is none."""
         every = {path for path in paths if path and last(path) not in ATTENTION}
         chosen = {path for path in every if self.has(path)}
         if every and not chosen:
             near = difflib.get_close_matches(self.names, sorted(every), NEAREST, 0.0)
-            raise InputError(
+            raise ParityError(
                 f"names = {self.names!r} with every = {self.every} select none of {len(every)} modules; the nearest are "
                 f"{', '.join(near)}"
             )
