@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.clean import Clean
 from benchmarks.field_kinds import KINDS
 from jaxformer.bench.results import markdown, read_results, short_markdown
-from jaxformer.convert.registry import FAMILIES
+from jaxformer.convert.registry import FAMILIES, MODEL_TYPES
 from jaxformer.evaluation.mutants import MUTANTS
 from tests.tricky import TRICKY
 
@@ -33,6 +33,7 @@ FIGURES: dict[str, tuple[int, ...]] = {
     r"(\d+) Flax models of transformers": (len(KINDS),),
     r"(\d+) are equal": (len([kind for kind in KINDS if not kind.differs]),),
     r"(\d+) tricky strings": (len(TRICKY),),
+    r"the (\d+) model types": (len(MODEL_TYPES),),
 }
 """Pattern -> its numbers. Every one of them is somewhere, and wherever it is, its numbers are these."""
 NAMES = tuple(name for name in FAMILIES if name not in ("twin", "torch_attention_widths"))
