@@ -133,7 +133,7 @@ COMMANDS = {
     ),
     "families": Command(
         "jaxformer.cli.families",
-        "the model types of transformers that are loaded, and what is proven of each",
+        "transformers' model types that are loaded, and what is proven of each",
         "--json",
     ),
     "info": Command(

@@ -20,6 +20,9 @@ from jaxformer.convert.registry import FAMILIES, find_family
 from jaxformer.errors import ConversionError, InputError, type_of
 from jaxformer.runtime.packages import extra_package
 
+MOST_NAMED = 3
+"""Number of families that a message names."""
+
 
 def from_torch(source: Any, model: PyTree, family: Family | str | None = None) -> PyTree:
     """Return the JAX model with torch's weights, bit for bit; each torch tensor is used exactly once.
@@ -34,7 +37,7 @@ def from_torch(source: Any, model: PyTree, family: Family | str | None = None) -
         return rules.to_jax(state, model, TWIN if family is None else find_family(family, model=model))
     except ConversionError as error:
         if fitting := _fitting(state, model):
-            raise ConversionError(f"{error}; family {fitting!r} fits: name that") from None
+            raise ConversionError(f"{error}; of the families, {' and '.join(map(repr, fitting))} would fit: name one") from None
         raise _with_hint(error, family) from None
 
 
@@ -53,13 +56,16 @@ def to_torch(model: PyTree, family: Family | str | None = None, *, like: Any = N
     return {name: to_tensor(array) for name, array in arrays.items()}
 
 
-def _fitting(state: Mapping[str, Any], model: PyTree) -> str | None:
-    """Return the name of the first family with which the state fits; None if there is none."""
+def _fitting(state: Mapping[str, Any], model: PyTree) -> list[str]:
+    """Return the names of the first families, at most three, with which the state fits."""
+    found: list[str] = []
     for name, family in FAMILIES.items():
         with suppress(ConversionError):
             rules.to_jax(state, model, family)
-            return name
-    return None
+            found.append(name)
+        if len(found) == MOST_NAMED:
+            break
+    return found
 
 
 def _check_model(model: Any) -> None:

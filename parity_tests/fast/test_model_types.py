@@ -35,9 +35,12 @@ RARE |= {"camembert", "data2vec-text", "ernie", "blenderbot", "mt5, encoder"}
 RARE |= {it for it in CASES if it.endswith((", masked", ", sequence", ", tokens", ", answers"))} - HEADS
 OFTEN = usually(CASES, *(name for name in CASES if name not in RARE))
 ONE_OF_EACH = usually(
-    CASES, *(set(CASES) & set(MODEL_TYPES) - {"gpt2", "t5"} | {"gpt2, untied", "t5, untied", "t5, encoder"} | HEADS) - RARE
+    CASES,
+    *("albert", "bart", "bloom", "electra", "falcon", "gemma3_text", "gpt2, untied", "gpt_bigcode", "gpt_neox", "gpt_oss"),
+    *("granite", "llama", "marian", "mpnet", "olmo2", "phi3", "qwen2_moe", "smollm3", "t5, encoder", "t5, untied"),
+    *HEADS,
 )
-"""Types of models."""
+"""Cases by which every mechanism is compared; `python -m tests.proven` runs all."""
 LIKE_OTHERS = {"gpt_bigcode, heads", "falcon, in turn", "codegen"}
 """Types whose configuration another type describes as well: without their folder, they are written as that one."""
 ALONE = usually([it for it in CASES if it not in LIKE_OTHERS], *(it for it in CASES if it not in RARE | LIKE_OTHERS))
