@@ -37,7 +37,7 @@ def from_torch(source: Any, model: PyTree, family: Family | str | None = None) -
         return rules.to_jax(state, model, TWIN if family is None else find_family(family, model=model))
     except ConversionError as error:
         if fitting := _fitting(state, model):
-            raise ConversionError(f"{error}; of the families, {' and '.join(map(repr, fitting))} would fit: name one") from None
+            raise ConversionError(f"{error}; families that fit: {', '.join(map(repr, fitting))}; name one") from None
         raise _with_hint(error, family) from None
 
 

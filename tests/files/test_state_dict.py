@@ -99,6 +99,6 @@ def test_the_family_that_fits_is_named():
     model = excite(abstract(config), seed=0)
     message = said(lambda: from_torch(to_torch(model, "nanogpt"), abstract(config), "gpt2"), ConversionError)
     assert "it is transposed; its rule needs layout 'transposed'" in message
-    assert message.endswith("; of the families, 'gpt_bigcode' and 'nanogpt' would fit: name one")
+    assert message.endswith("; families that fit: 'gpt_bigcode', 'gpt_bigcode_heads', 'nanogpt'; name one")
     message = said(lambda: from_torch(to_torch(model, "nanogpt"), abstract(config)), ConversionError)
-    assert message.endswith("; of the families, 'gpt_bigcode' and 'nanogpt' would fit: name one")
+    assert message.endswith("; families that fit: 'gpt_bigcode', 'gpt_bigcode_heads', 'nanogpt'; name one")
