@@ -1,6 +1,7 @@
 """Mutants of beam search, of greedy decoding, and of their cache."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -46,7 +47,12 @@ def caches_stay(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
 
 def one_ahead(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
     """Leave a place of the cache free after the first tokens."""
-    return lambda self, layers, n: original(self, layers, n + 1) if int(self.length) == 0 else original(self, layers, n)
+
+    def ahead(self: KVCache, layers: Any, n: int) -> KVCache:
+        held = original(self, layers, n)
+        return replace(held, length=held.length + jnp.where(self.length == 0, 1, 0))
+
+    return ahead
 
 
 MUTANTS = [
