@@ -163,9 +163,10 @@ def told(cls: Any, folder: Path) -> list[set[str]]:
 def test_a_configuration_alone_is_enough_to_write(name, case, tmp_path):
     """Without the folder that it came from."""
     kind, _, theirs, ours = case(name)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as told_of:
+        warnings.simplefilter("always")
         jf.save(ours, tmp_path / "ours", like="hf")
+        assert isinstance(ours, jf.EncoderDecoder) == any("names no special tokens" in str(it.message) for it in told_of)
         back = jf.load(tmp_path / "ours")
     assert back.config == ours.config or kind.name == "xlm-roberta"
     with torch.no_grad():

@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import transformers
 from flax import nnx
 
+import jaxformer as jf
+from jaxformer.convert.families.mixtures import MIXTRAL_TYPE
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import noise, usually
@@ -96,3 +99,19 @@ def theirs():
 def test_causes_in_a_mixture_of_experts(theirs, name):
     report = compare(theirs, Stacked(theirs, name), (X,), checks=("local",), tier="A")
     assert BUGS[name] in report.diverging[0].cause, str(report)
+
+
+def test_a_grouped_product_is_sent_back_in_float64():
+    """transformers computes experts by torch's grouped product, which takes no float64."""
+    sizes = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 1, "num_local_experts": 4, "max_position_embeddings": 16}
+    two, one = (
+        transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, num_experts_per_tok=n)).eval() for n in (2, 1)
+    )
+    one.load_state_dict(excite(two, seed=0).state_dict())
+    config = MIXTRAL_TYPE.read({**two.config.to_dict()}, set())
+    port = jf.from_torch(two, jf.abstract(config), "moe_memory")
+    ids = np.random.default_rng(0).integers(0, 23, (2, 7))
+    given = {"rules": "moe_memory", "call_torch": lambda model, ids: model(ids.long()).logits, "search_seconds": 0}
+    report = compare(one, port, (ids,), **given, checks=("forward", "local", "gradients"), tier="A")
+    assert report.verdict.startswith("DIFFERENT: stack.blocks.0.feed_forward"), report

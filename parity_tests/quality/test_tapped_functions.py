@@ -141,3 +141,37 @@ def test_a_tap_whose_name_no_parameter_has_is_said_to_be_so():
     report = compare(theirs, weights, (X,), call_jax=ours, checks=("forward",), tier="A")
     says = "taps not compared: sine, since no parameter of jax's is called sine: name a tap as its parameters are named, as '"
     assert says in str(report), str(report)
+
+
+class TorchLayers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU()) for _ in range(4)
+        )
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def test_taps_without_parameters_are_compared_in_every_layer_though_an_earlier_one_differs():
+    """The activation of the second wrong layer is paired as those of the others are."""
+    model, wrong = excite(TorchLayers().eval(), seed=0), {1: jax.nn.silu, 2: jnp.tanh}
+
+    def call(held, x):
+        for i in range(4):
+            at, y = f"layers.{i}", x - x.mean(-1, keepdims=True)
+            y = y / jnp.sqrt((y**2).mean(-1, keepdims=True) + 1e-5)
+            y = tap(f"{at}.0", y * held[f"{at}.0.weight"] + held[f"{at}.0.bias"])
+            y = tap(f"{at}.1", y @ held[f"{at}.1.weight"].T + held[f"{at}.1.bias"])
+            x = x + tap(f"{at}.2", wrong.get(i, lambda y: jax.nn.gelu(y, approximate=False))(y))
+        return x
+
+    held = {name: jnp.asarray(value.numpy()) for name, value in model.state_dict().items()}
+    x = np.random.default_rng(0).standard_normal((3, 5, WIDTH)).astype(np.float32)
+    report = compare(model, held, (x,), call_jax=call, checks=CHECKS[:2], tier="A")
+    assert [module.name for module in report.diverging] == ["layers.1.2", "layers.2.2"]
+    assert ["silu" in report.diverging[0].cause, "tanh" in report.diverging[1].cause] == [True, True]
+    assert report.taps == []

@@ -184,3 +184,11 @@ def test_bad_ids_and_padding():
         jf.compare_logprobs(LOGITS, LOGITS, IDS, valid=IDS[:, 1:] > 0)
     with pytest.raises(ValueError, match="prompt"):
         jf.compare_logprobs(LOGITS, LOGITS, IDS, prompt=LENGTH)
+
+
+def test_two_sides_of_log_probabilities_alone_are_judged_without_a_cause():
+    chosen = np.log(np.random.default_rng(0).uniform(0.1, 0.9, (ROWS, LENGTH - 1))).astype(np.float32)
+    report = jf.compare_logprobs(chosen, chosen / 0.7, IDS)
+    assert report.verdict.startswith("DIFFERENT: first at row 0, place 0; no known cause gives it")
+    assert "causes are searched in logits, and both sides give log-probabilities alone" in report.notes
+    assert jf.compare_logprobs(chosen, chosen, IDS).exit_code == 0

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jsonschema
@@ -112,6 +113,7 @@ def test_a_bug_is_placed_and_the_sides_have_names_of_their_own(bug, variables):
     place, says = BUGS[bug]
     assert re.match(f"DIFFERENT: {place}: {says}", report.verdict)
     assert report.exit_code == 1
+    assert re.fullmatch(r".*test_two_jax.py:\d+", report.diverging[0].source)
     for text in (str(report), report.to_markdown().partition("## Environment")[0], report.verdict):
         assert not re.search(r"\btorch\b(?! *=)", text), text
     assert "| jax | " in report.to_markdown()
@@ -218,3 +220,11 @@ def test_what_an_error_says_keeps_its_words(variables):
 
     report = jf.compare(variables, variables, (IDS,), call_torch=apply, call_jax=old, **QUICK)
     assert "the port in float64: ValueError: this jax is too old" in report.verdict
+
+
+def test_a_linen_module_is_named_by_its_own_code(variables):
+    """Not by the line that calls it."""
+    report = jf.compare(in_nnx(variables), variables, (IDS,), call_jax=apply, **QUICK)
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    (source,) = (module.source for module in report.modules if module.jax == "block")
+    assert lines[int(source.rpartition(":")[2]) - 1 :][:2] == ["    @linen.compact", "    def __call__(self, x, mask):"]

@@ -59,23 +59,28 @@ class ByStatistics:
 
     @cached_property
     def partners(self) -> dict[str, str]:
-        """JAX's names of weights -> the reference's: tensors of numbers that no other tensor of the reference has, then the
-        nearest ones."""
+        """JAX's names of weights -> the reference's: tensors of numbers that no other tensor of the reference has, joined
+        ones, then the nearest ones."""
         if self.rules is not None:
             return {name: name for name in self.weights if name in self.summary.weights}
         theirs, ours = (_by_checksum(weights) for weights in (self.summary.weights, self.weights))
         pairs = {name: names[0] for key, names in theirs.items() if len(names) == 1 for name in ours.get(key, ())}
-        lost = [name for key, names in theirs.items() if key not in ours for name in names]
-        new = [name for key, names in ours.items() if key not in theirs for name in names]
-        for whole, parts in unions(self.weights, new, self.summary.weights, lost).items():
-            pairs |= {f"{whole}[{i}]": part for i, part in enumerate(parts)}
-        for whole, parts in unions(self.summary.weights, lost, self.weights, new).items():
-            pairs |= dict.fromkeys(parts, whole)
-        for name in (name for name in new if name not in pairs and f"{name}[0]" not in pairs):
+        joined, taken_apart = self.joined
+        pairs |= {f"{whole}[{i}]": part for whole, parts in joined.items() for i, part in enumerate(parts)}
+        pairs |= {part: whole for whole, parts in taken_apart.items() for part in parts}
+        lost = [name for name in _alone(self.summary.weights, self.weights) if name not in taken_apart]
+        for name in (name for name in _alone(self.weights, self.summary.weights) if name not in {*pairs, *joined}):
             apart = {other: self.apart(name, other) for other in lost if other not in pairs.values()}
             if apart and apart[nearest := min(apart, key=apart.__getitem__)] <= NEAR:
                 pairs[name] = nearest
         return pairs
+
+    @cached_property
+    def joined(self) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+        """Tensors of JAX's -> the reference's that each holds together, and tensors of the reference's -> JAX's."""
+        ours, theirs = self.weights, self.summary.weights
+        new, lost = _alone(ours, theirs), _alone(theirs, ours)
+        return unions(ours, new, theirs, lost), unions(theirs, lost, ours, new)
 
     def apart(self, name: str, other: str) -> float:
         """relL2 between a weight of JAX's and one of the reference's."""
@@ -147,6 +152,12 @@ def _by_checksum(weights: Mapping[str, Statistics]) -> dict[str, list[str]]:
     return found
 
 
+def _alone(weights: Mapping[str, Statistics], others: Mapping[str, Statistics]) -> list[str]:
+    """Return the names of tensors of numbers that no tensor of the others has."""
+    held = {each.checksum for each in others.values()}
+    return [name for name, each in weights.items() if each.checksum not in held]
+
+
 def unions(
     wholes: Mapping[str, Statistics], of: Sequence[str], parts: Mapping[str, Statistics], among: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
@@ -200,12 +211,10 @@ def _weights(compared: ByStatistics) -> Stage:
     held = {each.checksum for each in (*theirs.values(), *map(statistics_of, compared.summary.buffers.values()))}
     constants = typed_constants(compared.model)
     wrong = [name for name, each in ours.items() if each.checksum not in held and name not in constants]
-    mine = {each.checksum for each in ours.values()}
-    lost = [name for name, each in theirs.items() if each.checksum not in mine]
+    lost = _alone(theirs, ours)
     if not wrong and not lost:
         return Stage("weights", "equal", f"{count(len(theirs), 'tensor')} with the same numbers, in any order of axes")
-    joined = (unions(ours, wrong, theirs, lost), unions(theirs, lost, ours, wrong))
-    held_in = {name for each in joined for whole, parts in each.items() for name in (whole, *parts)}
+    held_in = {name for each in compared.joined for whole, parts in each.items() for name in (whole, *parts)}
     wrong, lost = ([name for name in names if name not in held_in] for names in (wrong, lost))
     if not wrong and not lost:
         return Stage("weights", "equal", f"{count(len(theirs), 'tensor')} with the same numbers, some of them joined")
