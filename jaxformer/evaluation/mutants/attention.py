@@ -68,9 +68,9 @@ def merge_width_first(x: Array) -> Array:
 def heads_tiled(original: Callable[..., Array]) -> Callable[..., Array]:
     """Let head n read key head n mod K in place of n // (N / K)."""
 
-    def attend(q: Array, k: Array, v: Array, *rest: object) -> Array:
+    def attend(q: Array, k: Array, v: Array, *rest: object, **how: object) -> Array:
         copies = (1, 1, q.shape[2] // k.shape[2], 1)
-        return original(q, jnp.tile(k, copies), jnp.tile(v, copies), *rest)
+        return original(q, jnp.tile(k, copies), jnp.tile(v, copies), *rest, **how)
 
     return attend
 

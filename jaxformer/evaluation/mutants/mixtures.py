@@ -94,7 +94,13 @@ EXPERTS = [
         "operations.operand_alone ordinal=second 'at=`torch.sigmoid*'",
     ),
     Mutant("experts in another order", in_another_order(), "mixture", "experts"),
-    Mutant("experts' gate and up swapped", swapped("gate", "up", ".experts."), "mixture", "experts"),
+    Mutant(
+        "experts' gate and up swapped",
+        swapped("gate", "up", ".experts."),
+        "mixture",
+        "experts",
+        "exchange.children how=here at=gate at=up",
+    ),
     Mutant(
         "clamped gate without its clamp",
         config(gate_limit=None),
