@@ -80,7 +80,7 @@ class Stacked(nnx.Module):
 
 
 BUGS = {
-    "temperature": "`self.router(x).softmax(-1)` (test_experts.py:37); jax multiplies its first operand by 0.333333333",
+    "temperature": "`self.router(x).softmax(-1)` (test_experts.py:40); jax multiplies its first operand by 0.333333333",
     "values turned": "jax has the values chosen in the other order",
     "from the other end": "jax has indices counted from the other end",
     "moved on": "jax has indices one too high, rolled around",
