@@ -178,7 +178,7 @@ def test_no_array_breaks_an_explanation(kind, monkeypatch):
         masks = np.ones((B, 1, 1, T), bool), np.ones((2, 2), bool)
         before = {"input": ADVERSARIAL[kind], "input 1": ADVERSARIAL["plain"], "input 2": theirs}
         ids = {"ids": np.arange(B * T).reshape(B, T)}
-        evidence = Evidence(before, ids, masks, own, others, scores=[theirs])
+        evidence = Evidence(before, ids, masks, own, others, scores=[theirs], later={"later": ours})
         for what in ("value", "scores", "weights", "gradient"):
             assert isinstance(explain(Difference(ours, theirs, what, evidence, forced=True)), Diagnosis)
 

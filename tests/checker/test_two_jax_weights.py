@@ -215,3 +215,25 @@ def test_other_names_for_two_layers_are_no_exchange():
     for name in ("conv", "norm", "a", "b"):
         setattr(new, {"a": "b", "b": "a"}.get(name, name), nnx.clone(getattr(old, name)))
     assert jf.compare(old, new, (IMAGES,), **QUICK).exit_code == 0
+
+
+class Layers(nnx.Module):
+    def __init__(self, order=(0, 1, 2)):
+        self.order = order
+        self.layers = nnx.List([nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(i)) for i in range(3)])
+
+    def __call__(self, x):
+        x = jnp.tanh(x)
+        for i in self.order:
+            x = self.layers[i](x)
+        return x
+
+
+def test_layers_in_another_order_are_named():
+    old = jf.excite(Layers(), seed=0)
+    new = Layers((0, 2, 1))
+    nnx.update(new, nnx.state(old))
+    report = jf.compare(old, new, (X,), **QUICK)
+    assert (
+        "the reference goes on with layers.0; the port goes on with layers.2, which the reference runs later" in report.verdict
+    )

@@ -1,7 +1,6 @@
 """Inputs, parameters and intermediate values that a torch module had when it made an array: the evidence for a cause.
 
-All of them are torch's, parameters included, so that a cause does not depend on the names in a JAX model. A call's replay
-is prepared here too."""
+All are torch's, so that a cause does not depend on the names in a JAX model. A call's replay is prepared here too."""
 
 import copy
 from collections import defaultdict
@@ -54,6 +53,8 @@ class Evidence:
     """Attention scores `B N T S` that were made inside the module so far."""
     statistics: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Float buffers of the module."""
+    later: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Outputs of the module's children that run after that, by their names."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,8 @@ def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
     inside = [site for site in list(calls)[:until] if owner == CALL or below(site.path, owner.path)]
     given = calls[owner].inputs
     before = arrays_before(owner, inside, calls)
+    every = [site for site in calls if site != owner and (owner == CALL or below(site.path, owner.path))]
+    later = {name: array for name, array in arrays_before(owner, every, calls).items() if name not in before}
     masks = tuple(array if array.dtype == bool else allowed(array) for array in given if array.dtype == bool or kind_of(array))
     modules: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     for name in traced.weights:
@@ -196,7 +199,7 @@ def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
     scores = [calls[site].output[0] for site in softmaxes]
     ids = {f"ids {i}" if i else "ids": array for i, array in enumerate(each for each in given if each.dtype.kind in "iu")}
     held = {last(name): as_float64(array) for name, array in traced.reference.buffers.items() if parent(name) == owner.path}
-    return Evidence(before, ids, masks, own, nearest_first(shown, mismatch.owner.path), scores, held)
+    return Evidence(before, ids, masks, own, nearest_first(shown, mismatch.owner.path), scores, held, later)
 
 
 def arrays_before(owner: Site, inside: list[Site], calls: Trace) -> dict[str, np.ndarray]:

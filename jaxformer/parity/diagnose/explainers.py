@@ -11,9 +11,16 @@ import numpy as np
 from jaxformer.errors import message_of
 from jaxformer.parity.diagnose.by_arrays.attention import explain_attention, explain_empty_rows
 from jaxformer.parity.diagnose.by_arrays.gradients import explain_gradient
+from jaxformer.parity.diagnose.by_arrays.later_calls import explain_later
 from jaxformer.parity.diagnose.by_arrays.norms import explain_cancelled, explain_epsilon, explain_running
 from jaxformer.parity.diagnose.by_arrays.order import explain_axes, explain_ids, explain_order, explain_rows
-from jaxformer.parity.diagnose.by_arrays.values import appearance, explain_cast, explain_plainly, explain_sum, is_symptom
+from jaxformer.parity.diagnose.by_arrays.values import (
+    appearance,
+    explain_cast,
+    explain_plainly,
+    explain_sum,
+    is_symptom,
+)
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.evidence import SCORES, STATISTIC, WEIGHTS, Difference, difference_of
 from jaxformer.parity.diagnose.formulas import HYPOTHESES
@@ -98,6 +105,7 @@ EXPLAINERS = (
     Explainer("a factor, a number added, a smaller type", ("value",), "f", explain_plainly),
     Explainer("another order along an axis", ("value",), "f", explain_order),
     Explainer("torch's code, altered", ("value",), "fiu", explain_replay),
+    Explainer("an array of a later call", ("value",), "f", explain_later),
 )
 """All explainers in their order; the first that finds a cause ends the search."""
 
