@@ -1,4 +1,4 @@
-"""Settings of the site, which `sphinx-build -n -W -b html docs docs/_build` writes; it needs the extra `docs` and no network."""
+"""Settings of the site: `sphinx-build -n -W -b html docs docs/_build` writes it; it needs the extra `docs`, and no network."""
 
 import sys
 from pathlib import Path

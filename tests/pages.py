@@ -5,6 +5,8 @@ of `diff` changes the file that has its lines. Blocks of `sh` are run by bash, a
 they print: line by line, with `...` for anything.
 """
 
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -49,7 +51,7 @@ class Page:
         self.folder, self.short, self.printed = folder, short, ""
         path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
         self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
-        self.program: list[str] = []
+        self.names: dict[str, object] = {}
 
     def run(self, block: Block, shown: str) -> None:
         """Run one block; `shown` is the text after it."""
@@ -57,8 +59,10 @@ class Page:
             if name := re.match(r"# (\w+\.py)\n", block.text):
                 (self.folder / name[1]).write_text(block.text)
             else:
-                self.program.append(block.text)
-                self.call([sys.executable, "-c", "\n".join(self.program)], block.text)
+                said = io.StringIO()
+                with contextlib.chdir(self.folder), contextlib.redirect_stdout(said):
+                    exec(compile(block.text, "page", "exec"), self.names)
+                self.printed = said.getvalue()
         elif block.language == "diff":
             self.patch(block.text)
         elif block.language == "sh":

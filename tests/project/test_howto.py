@@ -1,4 +1,4 @@
-"""Every command and every block of code of docs/howto/ runs, and prints what the page shows; refusals say what its tables say."""
+"""Every command and block of code of docs/howto/ runs, and prints what the page shows; refusals say what its tables say."""
 
 import os
 import re
@@ -15,8 +15,10 @@ LANGUAGES = {"python", "sh", "text", "diff", "yaml"}
 
 SMALL = "--model.n-layers 1 --model.d-model 16 --model.n-heads 2 --model.d-ff 32"
 SHORT = {
-    "train shakespeare": f"--save-every 15 --evaluate-every 15 --sample 0 --batch 4 {SMALL}",
+    "train shakespeare": "--save-every 15 --evaluate-every 15 --sample 0 --batch 4",
     "--data text.txt": "--steps 30",
+    "--out runs/mesh": SMALL,
+    "--out runs/two": SMALL,
     "--resume --steps 10000": "--steps 45",
     "train translate": f"--steps 2 --evaluate-every 2 --model.vocab-size 300 {SMALL}",
 }
