@@ -18,7 +18,6 @@ SHORT = {
     "train shakespeare": "--save-every 15 --evaluate-every 15 --sample 0 --batch 4",
     "--data text.txt": "--steps 30",
     "--out runs/mesh": SMALL,
-    "--out runs/two": SMALL,
     "--resume --steps 10000": "--steps 45",
     "train translate": f"--steps 2 --evaluate-every 2 --model.vocab-size 300 {SMALL}",
 }
