@@ -33,15 +33,11 @@ html_copy_source = False
 html_show_sphinx = False
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 copybutton_prompt_text = "$ "
-html_theme_options = {
-    "light_css_variables": {"color-code-background": "#f5f7f9"},
-    "dark_css_variables": {"color-code-background": "#202428"},
-}
 
 PAGES = {
     "](README.md)": "](index.md)",
-    "](jaxformer/parity/diagnose/README.md)": "](search.md)",
-    "](../jaxformer/parity/diagnose/README.md)": "](search.md)",
+    "](jaxformer/parity/diagnose/README.md)": "](diagnosis.md)",
+    "](../jaxformer/parity/diagnose/README.md)": "](diagnosis.md)",
 }
 """Links to files of the repository that are pages of the site."""
 

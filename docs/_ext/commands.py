@@ -31,7 +31,8 @@ def help_of(command: Command) -> str:
 def sections() -> Iterator[str]:
     """Return Markdown: a section for each group, and in it one for each command."""
     for group, title in GROUPS.items():
-        yield f"## {title}"
+        heading, _, more = title.partition(" (")
+        yield f"## {heading}\n\n{more[:1].upper()}{more[1:-1]}{more and '.'}"
         for name, command in COMMANDS.items():
             if group == (name.split()[0] if name.split()[0] in GROUPS else ""):
                 example = f"jaxformer {name} {command.example}".strip()
