@@ -72,7 +72,7 @@ def test_the_first_two_commands_set_up_from_nothing():
 
 
 def test_the_readme_is_short():
-    assert len(DOCUMENTS["README.md"].splitlines()) <= 150
+    assert len(DOCUMENTS["README.md"].splitlines()) < 140
 
 
 def test_every_command_is_known():
@@ -158,7 +158,7 @@ def small_gpt2(monkeypatch):
 
 
 LAST = {
-    "README.md": lambda names: names["logits"].shape == (1, 1, 65) and names["report"].verdict in DOCUMENTS["README.md"],
+    "README.md": lambda names: names["ids"].shape == (1, 20) and names["report"].verdict in DOCUMENTS["README.md"],
     "models.md": lambda names: names["found"].tokens.shape == (1, 1, 10),
     "parity.md": lambda names: names["report"].verdict.startswith("DIFFERENT: norm: torch epsilon 1e-05; jax epsilon 1e-06"),
 }
@@ -186,10 +186,3 @@ def test_every_file_named_exists():
             r"`((?:jaxformer|torch_ref|parity_tests|tests|train|benchmarks|docs)(?:/[\w/]*)?(?:\.\w+)?)`", text
         ):
             assert (ROOT / name).exists() or name == "jaxformer", name
-        for name in re.findall(r"\]\(([\w/.]+)(?:#[\w-]+)?\)", text):
-            assert (ROOT / name).exists() or (ROOT / "docs" / name).exists(), name
-
-
-def test_every_document_is_named():
-    for name in DOCUMENTS:
-        assert name == "README.md" or f"docs/{name}" in DOCUMENTS["README.md"], name
