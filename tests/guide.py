@@ -2,8 +2,8 @@
 
 `python -m tests.guide [NAME ...]` runs every page, or those named, and writes the figures of docs/guide/figures anew.
 
-A function that a page leaves to its reader is followed by `check_NAME`, which has to refuse the function as it stands there, and
-to accept the solution that comes later. What a block of `text` shows was printed by the block before it.
+A function that a page leaves to its reader is followed by `check_NAME`, which has to refuse the function as it stands there,
+and to accept the solution that comes later. What a block of `text` shows was printed by the block before it.
 """
 
 import contextlib

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 
 @plain_style()
-def draw_maps(
-    maps: Mapping[str, Float[np.ndarray, "Y X"]], xlabel: str, ylabel: str, *, rows: Sequence[str] = ()
-) -> "Figure":
+def draw_maps(maps: Mapping[str, Float[np.ndarray, "Y X"]], xlabel: str, ylabel: str, *, rows: Sequence[str] = ()) -> "Figure":
     """Draw matrices beside each other in the same colours; `rows` names their rows."""
     from matplotlib.figure import Figure
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxformer.errors import InputError, MissingPackageError, first_line
 from jaxformer.runtime.packages import extra_package
@@ -24,8 +24,6 @@ MARKERS = "o", "s", "^", "D", "v", "P", "X"
 KINDS = ".png", ".svg"
 """Suffixes of a picture's file."""
 DOTS_PER_INCH = 110
-SMALL: dict[str, Any] = {"metadata": {"Software": None}, "pil_kwargs": {"optimize": True}}
-"""Options of a PNG."""
 MOST_LABELS = 64
 """Tokens that are written at an edge of a map; with more of them, their places are numbered instead."""
 
@@ -67,16 +65,21 @@ def check_picture(path: Path) -> None:
 def write(figure: "Figure", path: Path) -> None:
     """Write a figure as PNG or SVG, without the time of writing; InputError if the file cannot be written."""
     check_picture(path)
-    about: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else SMALL
     try:
-        figure.savefig(path, dpi=DOTS_PER_INCH, **about)
+        if path.suffix == ".svg":
+            figure.savefig(path, metadata={"Date": None})
+        else:
+            path.write_bytes(as_png(figure))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or first_line(error)}") from None
 
 
 @plain_style()
 def as_png(figure: "Figure") -> bytes:
-    """Return a figure as the bytes of a PNG."""
-    file = BytesIO()
-    figure.savefig(file, format="png", dpi=DOTS_PER_INCH, **SMALL)
-    return file.getvalue()
+    """Return a figure as the bytes of a small PNG, of 256 colours."""
+    from PIL import Image  # matplotlib needs it
+
+    drawn, small = BytesIO(), BytesIO()
+    figure.savefig(drawn, format="png", dpi=DOTS_PER_INCH)
+    Image.open(drawn).convert("RGB").quantize(256).save(small, "png", optimize=True)
+    return small.getvalue()
