@@ -51,7 +51,7 @@ class RunReport:
 
     name: str
     state: str
-    """How far the run has come, in one line."""
+    """Progress of the run, in one line."""
     facts: list[str]
     curves: Mapping[str, Mapping[int, float]]
     """Measure -> step -> value: losses, and what else an evaluation measures."""
@@ -63,7 +63,7 @@ class RunReport:
     """Title -> picture, as PNG."""
     certificate: str = ""
     remarks: list[str] = field(default_factory=list)
-    """What the page does not show, and why."""
+    """Parts that the page does not show, with the reason."""
 
 
 def read_report(folder: Path, text: str | None = None, certificate: Path | None = None) -> RunReport:
