@@ -3,6 +3,8 @@
 import ast
 import re
 import runpy
+from functools import partial
+from itertools import pairwise
 
 import jax
 import numpy as np
@@ -149,20 +151,26 @@ def test_the_gpt_in_one_file_is_that_of_the_library():
         model = jax.tree.map(
             lambda leaf: jax.numpy.asarray(draw.normal(0.1, 0.4, leaf.shape)), jf.GPT(config, rngs=nnx.Rngs(0))
         )
+        sent = jax.numpy.asarray(draw.normal(size=(*tokens.shape, SIZES["V"])))
+
+        @partial(jax.jit, static_argnums=0)
+        def both(function, weights) -> tuple:
+            logits, back = jax.vjp(lambda weights: function(weights, tokens), weights)
+            return logits, back(sent)[0]
+
+        def library(model, tokens):
+            return model(tokens)
+
         params = in_one_file(model)
-        of_file, of_library = jax.vjp(file["gpt"], params, tokens), jax.vjp(lambda model: model(tokens), model)
-        check_float64("logits", np.asarray(of_file[0]), np.asarray(of_library[0]))
-        sent = jax.numpy.asarray(draw.normal(size=of_file[0].shape))
-        here, there = (
-            np.concatenate(
-                [np.ravel(leaf) for leaf in jax.tree.leaves(gradient)]
-            )  # those of key biases are zero but for rounding
-            for gradient in (of_file[1](sent)[0], in_one_file(of_library[1](sent)[0]))
+        (ours, here), (theirs, there) = both(file["gpt"], params), both(library, model)
+        check_float64("logits", np.asarray(ours), np.asarray(theirs))
+        here, there = (  # in one: those of key biases are zero but for rounding
+            np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(each)]) for each in (here, in_one_file(there))
         )
         check_float64("gradient", here, there, "gradient")
-        wrong = params | {"blocks": params["blocks"][::-1]}
+        wrong, _ = both(file["gpt"], params | {"blocks": params["blocks"][::-1]})
         with pytest.raises(AssertionError):
-            check_float64("logits", np.asarray(file["gpt"](wrong, tokens)), np.asarray(of_library[0]))
+            check_float64("logits", np.asarray(wrong), np.asarray(theirs))
 
 
 @pytest.mark.slow
@@ -173,4 +181,5 @@ def test_the_gpt_in_one_file_learns_and_writes(tmp_path, capsys):
     params = file["train"](text, file["Sizes"](V=5, T=8, D=16, N=2, F=32, layers=1), steps=200)
     losses = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert losses[-1] < 0.1 < np.log(5)
-    assert file["write"](params, [0], 7, context=8) == [0, 1, 2, 3, 4, 0, 1, 2]
+    written = file["write"](params, [0], 40, context=8)
+    assert np.mean([later == (before + 1) % 5 for before, later in pairwise(written)]) > 0.7, "drawn, so not all are right"
