@@ -27,6 +27,7 @@ The packages, bottom to top; each may import only those before it:
     runs                                    a run on disk: folder, lock, checkpoints, metrics
     training                                losses, optimizers, the train step and its loop
     checkpoints                             model folders, of jaxformer and of transformers
+    plots                                   pictures of arrays, runs and reports; the page of a run
     evaluation                              jaxformer's models against their PyTorch twins, on one device and many; mutants
     cli                                     the `jaxformer` command
     recipes                                 complete systems, from data to evaluation

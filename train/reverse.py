@@ -21,13 +21,13 @@ from jaxformer.errors import quoted
 from jaxformer.models import EncoderDecoder
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.mesh import on_mesh
+from jaxformer.plots.of_run import plot_losses
 from jaxformer.recipes.prepare import begin, begin_watch, check_vocabulary, read_recipe, run_path, saved_files, start_run
 from jaxformer.recipes.settings import Reverse
 from jaxformer.recipes.shown import EvaluationTable, draw_attention, layers, plain_console, print_headline, show_predictions
 from jaxformer.runs.averaging import write_weights
 from jaxformer.runs.folder import RunFolder
 from jaxformer.runs.lock import only_writer
-from jaxformer.runs.plots import plot_losses
 from jaxformer.runtime.jit import jit
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.optimizers import make_optimizer

@@ -23,6 +23,7 @@ from jaxformer.decoding import generate
 from jaxformer.errors import quoted, shown
 from jaxformer.models import GPT
 from jaxformer.parallel.mesh import on_mesh
+from jaxformer.plots.of_run import plot_losses
 from jaxformer.recipes.prepare import begin, begin_watch, check_vocabulary, read_recipe, run_path, saved_files, start_run
 from jaxformer.recipes.settings import Shakespeare
 from jaxformer.recipes.shown import EvaluationTable, plain_console, print_headline
@@ -30,7 +31,6 @@ from jaxformer.runs.averaging import write_weights
 from jaxformer.runs.checkpoint import digest
 from jaxformer.runs.folder import RunFolder
 from jaxformer.runs.lock import only_writer
-from jaxformer.runs.plots import plot_losses
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.optimizers import make_optimizer

@@ -31,6 +31,7 @@ from jaxformer.models import EncoderDecoder
 from jaxformer.parallel.group import from_first, is_first, run_together
 from jaxformer.parallel.mesh import on_mesh
 from jaxformer.parallel.placement import put, put_batch
+from jaxformer.plots.of_run import plot_losses
 from jaxformer.recipes.prepare import begin, begin_watch, check_vocabulary, read_recipe, run_path, saved_files, start_run
 from jaxformer.recipes.sentences import can_score, facts_of, make_buckets, table_of, tokenizer_of, translate_test_set
 from jaxformer.recipes.settings import Translate
@@ -39,7 +40,6 @@ from jaxformer.runs.averaging import average_weights, best_step, keep_weights, k
 from jaxformer.runs.folder import RunFolder
 from jaxformer.runs.lock import only_writer
 from jaxformer.runs.metrics import clock
-from jaxformer.runs.plots import plot_losses
 from jaxformer.runtime.memory import keep_freed_memory
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.optimizers import make_optimizer

@@ -69,17 +69,22 @@ class Translator:
         return self._in_batches(texts, lambda ids, valid: self._beam(ids, valid, beam), [Translation("", 0.0)] * beam.n_best)
 
     def alignment(self, text: str, target: str) -> tuple[np.ndarray, list[str], list[str]]:
-        """Return cross-attention weights `T S` of the last layer, averaged over heads, and the tokens of target and source.
+        """Return cross-attention weights `T S` of the last layer, averaged over heads, and the tokens of source and target.
 
         The end tokens are included.
         """
+        source, read, *tokens = self.aligned(text, target)
+        maps = jit(EncoderDecoder.attention_weights)(self.model, source[None], read[None])
+        return np.asarray(maps.cross[-1, 0]).mean(0), *tokens
+
+    def aligned(self, text: str, target: str) -> tuple[np.ndarray, np.ndarray, list[str], list[str]]:
+        """Return the ids of a source and those that the decoder reads, and the tokens of the source and the target, each with
+        its end."""
         (source,) = self._encode([text])
         ids = self.tokenizer.encode(target)[: self.model.config.context - 1]
         read = np.concatenate([[self.frame.start], ids]).astype(np.int32)
-        maps = jit(EncoderDecoder.attention_weights)(self.model, source[None], read[None])
-        weights = np.asarray(maps.cross[-1, 0]).mean(0)
         end = self.tokenizer.backend.id_to_token(self.frame.end) or ""
-        return weights, [*self._pieces(source[:-1]), end], [*self._pieces(ids), end]
+        return source, read, [*self._pieces(source[:-1]), end], [*self._pieces(ids), end]
 
     def _pieces(self, ids: np.ndarray) -> list[str]:
         return [self.tokenizer.decode([int(i)]) for i in ids]

@@ -25,6 +25,7 @@ class Command(NamedTuple):
 GROUPS = {
     "parity": "Check a port (exit code 0: equal, 1: different, 2: could not compare)",
     "train": "Train a model",
+    "plot": "Draw a picture (.png or .svg)",
     "bench": "Measure speed beside PyTorch, transformers and Flax",
     "": "Use a trained model, and run in several processes",
 }
@@ -85,6 +86,41 @@ COMMANDS = {
         "jaxformer.recipes.qa",
         "the smallest transformer: two questions and one answer",
         "--seeds 50",
+    ),
+    "plot positions": Command(
+        "jaxformer.cli.plots:positions",
+        "positions as a heat map, and how alike two of them are over distance",
+        "--kind rotary --out positions.png",
+    ),
+    "plot masks": Command(
+        "jaxformer.cli.plots:masks",
+        "the masks of attention: causal, window, padding, prefix",
+        "--tokens 10 --out masks.svg",
+    ),
+    "plot attention": Command(
+        "jaxformer.cli.plots:attention",
+        "what each head of a saved model reads",
+        "runs/reverse 8pwdv6n2q --out attention.png",
+    ),
+    "plot alignment": Command(
+        "jaxformer.cli.plots:alignment",
+        "which source token is read as each target token is written",
+        "runs/german 'Ein Hund läuft.' --out alignment.png",
+    ),
+    "plot losses": Command(
+        "jaxformer.cli.plots:losses",
+        "the losses of one run, or of several in one picture",
+        "runs/first runs/second --out losses.png",
+    ),
+    "plot parity": Command(
+        "jaxformer.cli.plots:parity",
+        "the error of each module over depth, of a saved report",
+        "report.json --out parity.png",
+    ),
+    "report": Command(
+        "jaxformer.cli.report",
+        "one page of a run: settings, curves, samples, attention, environment",
+        "runs/reverse --out report.html",
     ),
     "launch": Command(
         "jaxformer.cli.launch",

@@ -14,6 +14,7 @@ from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.settings import BeamConfig
 from jaxformer.data.corpora import UNPACKED
 from jaxformer.errors import InputError, shown
+from jaxformer.plots.style import check_can_plot, check_picture, write
 from jaxformer.runtime.compilation_cache import CacheFlag, use_cache
 from jaxformer.runtime.environment import in_order
 from jaxformer.validation.fields import check_size
@@ -44,7 +45,7 @@ class Translate(CacheFlag):
     length_penalty: float = 1.0
     """A score is the log-probability divided by length^length_penalty; a larger value prefers longer translations."""
     attention: Path | None = None
-    """Save a PNG of the cross-attention weights. It needs exactly one text."""
+    """Save a PNG or SVG of the cross-attention weights. It needs exactly one text."""
     too_long: Literal["cut", "refuse"] = "cut"
     """Treatment of a source that is longer than the model's context."""
     first: str | None = None
@@ -61,8 +62,8 @@ class Translate(CacheFlag):
             raise InputError("both texts and --file are given; give one of them")
         if self.attention is not None and len(self.texts) != 1:
             raise InputError(f"--attention draws one source, and {len(self.texts)} are given; give one text")
-        if self.attention is not None and (self.attention.suffix != ".png" or not self.attention.parent.is_dir()):
-            raise InputError(f"--attention {self.attention} cannot be written; name a .png file in a folder that exists")
+        if self.attention is not None:
+            check_picture(self.attention)
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -79,10 +80,9 @@ def main(arguments: list[str]) -> None:
     from jaxformer.checkpoints.texts import open_translator
     from jaxformer.parallel.mesh import on_mesh
     from jaxformer.parallel.placement import put
-    from jaxformer.runs.plots import can_plot
 
-    if flags.attention is not None and not can_plot():
-        raise InputError("--attention needs matplotlib; pip install 'jaxformer[viz]'")
+    if flags.attention is not None:
+        check_can_plot("--attention")
     mesh = None if flags.mesh is None else MeshConfig.read(flags.mesh)
     if mesh is not None:
         in_order()
@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> None:
 def show(flags: Translate, translator: "Translator", beam: BeamConfig) -> None:
     """Print the translation of each source."""
     from jaxformer.checkpoints.translator import one_line
-    from jaxformer.runs.plots import plot_alignment
+    from jaxformer.plots.attention import draw_alignment
 
     typed = not flags.texts and flags.file is None and sys.stdin is not None and sys.stdin.isatty()
     for texts in chunks(sources(flags), 1 if typed else LINES):
@@ -104,7 +104,7 @@ def show(flags: Translate, translator: "Translator", beam: BeamConfig) -> None:
                 line = shown(one_line(text))
                 print(line if flags.n_best == 1 else f"{score:.4f}\t{line}")
             if flags.attention is not None:
-                plot_alignment(flags.attention, *translator.alignment(texts[0], found[0].text))
+                write(draw_alignment(*translator.alignment(texts[0], found[0].text)), flags.attention)
         sys.stdout.flush()
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, get_
 
 import numpy as np
 
+from jaxformer.config.shown import as_table
 from jaxformer.errors import ConfigError, first_line, type_of
 from jaxformer.validation.fields import check_file
 
@@ -80,7 +81,10 @@ T = TypeVar("T")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def configuration(kind: type[T]) -> type[T]:
-    """Make a class a frozen, keyword-only dataclass; ConfigError for an unknown field suggests the nearest name."""
+    """Make a class a frozen, keyword-only dataclass; ConfigError for an unknown field suggests the nearest name.
+
+    Notebooks show it as a table.
+    """
     made: Any = dataclass(frozen=True, kw_only=True)(kind)
     original: Callable[..., None] = made.__init__
     known = [field.name for field in fields(made)]
@@ -93,7 +97,7 @@ def configuration(kind: type[T]) -> type[T]:
             raise ConfigError(f"{made.__name__} has no field {name}; {hint}")
         original(self, *args, **values)
 
-    made.__init__ = checked
+    made.__init__, made._repr_html_ = checked, as_table
     return made
 
 

@@ -1,12 +1,12 @@
 """Encoder: every token sees all others (Devlin et al. 2019)."""
 
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config.models import EncoderConfig
 from jaxformer.errors import InputError
 from jaxformer.models.init import Rngs, initialise
+from jaxformer.models.shown import Shown
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
 from jaxformer.nn.feedforward import ACTIVATIONS
@@ -18,7 +18,7 @@ from jaxformer.validation.arrays import Tokens, as_array, check_ids
 from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_token_types
 
 
-class Encoder(nnx.Module):
+class Encoder(Shown):
     """`logits = model(tokens)` with a head, else `states = model(tokens)`; with a key, dropout is on.
 
     `encode` gives the states whether there is a head or not, and `pool` makes one vector per sequence of them.

@@ -3,11 +3,11 @@
 from typing import NamedTuple, cast
 
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.models.init import Rngs, initialise
+from jaxformer.models.shown import Shown
 from jaxformer.nn.attention import Memory
 from jaxformer.nn.cache import KeysValues, KVCache
 from jaxformer.nn.dropout import split_key
@@ -47,7 +47,7 @@ class HiddenStates(NamedTuple):
     """States of the target."""
 
 
-class EncoderDecoder(nnx.Module):
+class EncoderDecoder(Shown):
     """`logits = model(source, target)`: `encode`, then `decode`; `extend` continues a target from a cache."""
 
     def __init__(self, config: EncoderDecoderConfig, *, rngs: Rngs | None = None):

@@ -1,12 +1,12 @@
 """Decoder-only language model (Radford et al. 2019)."""
 
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config.models import GPTConfig
 from jaxformer.errors import ConfigError
 from jaxformer.models.init import Rngs, initialise
+from jaxformer.models.shown import Shown
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import Head, InputEmbedding
@@ -17,7 +17,7 @@ from jaxformer.validation.arrays import Tokens, as_array, check_ids, check_room
 from jaxformer.validation.inputs import check_config, check_mask, check_positions
 
 
-class GPT(nnx.Module):
+class GPT(Shown):
     """`logits = model(tokens)`; with a key, dropout is on; `extend` continues from a cache."""
 
     def __init__(self, config: GPTConfig, *, rngs: Rngs | None = None):

@@ -11,10 +11,11 @@ from jaxformer.decoding import translate
 from jaxformer.models import EncoderDecoder
 from jaxformer.parallel.mesh import devices_in_use
 from jaxformer.parallel.placement import on_host
+from jaxformer.plots.of_run import plot_attention
+from jaxformer.plots.style import can_plot
 from jaxformer.pytree import count_parameters
 from jaxformer.runs.folder import RunFolder
 from jaxformer.runs.metrics import Goal, clock, is_last
-from jaxformer.runs.plots import can_plot, plot_attention
 from jaxformer.runtime.jit import jit
 from jaxformer.runtime.stdio import standard_output
 

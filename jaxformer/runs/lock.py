@@ -88,6 +88,18 @@ def _folder_locked(folder: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+def writer_of(folder: Path) -> str:
+    """Return the name of the process that writes the folder at this moment; '' if none does."""
+    try:
+        with (folder / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return (folder / LOCK).read_text(errors="replace") or "another process"
+    except OSError:  # no such file, or a file system without locks
+        return ""
+    return ""
+
+
 def check_held(folder: Path) -> None:
     """Raise CheckpointError if this process writes the folder, and another one has its name by now."""
     held = _held.get(folder.absolute())

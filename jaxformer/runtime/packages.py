@@ -12,6 +12,7 @@ EXTRAS = {
     "orbax": ("orbax-checkpoint", "train"),
     "pooch": ("pooch", "train"),
     "cloudpickle": ("cloudpickle", "torch"),
+    "matplotlib": ("matplotlib", "viz"),
     "tensorboardX": ("tensorboardX", "tensorboard"),
 }
 """Imported name -> (name for pip, extra of jaxformer that installs it)."""

@@ -1,9 +1,6 @@
 """The page of a report: whole without a script, and in a real browser, which it asks for nothing."""
 
-import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,12 +15,8 @@ from selenium.webdriver.support.select import Select
 
 from jaxformer.parity.report.charts import LogAxis
 from jaxformer.parity.report.html_elements import Markup, tag
+from tests.browser import asked, started
 from tests.reports import EPSILON, REPORTS, different, equal, infinite, trained
-
-FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--window-size=1200,1000"]
-OWN = ("data:", "chrome:", "chrome-untrusted:")
-"""Addresses of what the page and the browser carry in them."""
 
 
 class Reader(HTMLParser):
@@ -104,21 +97,8 @@ def test_any_tolerance_can_be_drawn(tolerance):
 
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """A browser without a window, from this machine and never fetched."""
-    browser, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
-    if not browser or not driver:
-        lacking = "chromium and chromedriver are not both on this machine"
-        if os.environ.get("JAXFORMER_BROWSER") == "required":
-            pytest.fail(f"{lacking}, and JAXFORMER_BROWSER says that they have to be")
-        pytest.skip(f"{lacking} (Debian: apt-get install chromium chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chrome')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield chrome
-    chrome.quit()
+    with started(tmp_path_factory.mktemp("chrome")) as browser:
+        yield browser
 
 
 @pytest.fixture
@@ -133,9 +113,7 @@ def opened(chrome: webdriver.Chrome, tmp_path: Path) -> Iterator[Callable[[str],
 
     yield show
     assert chrome.get_log("browser") == []
-    messages = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
-    asked = [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
-    assert {url for url in asked if not url.startswith(OWN)} == {address}
+    assert asked(chrome) == {address}
 
 
 def column(chrome: webdriver.Chrome, name: str) -> list[str]:

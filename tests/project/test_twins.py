@@ -13,6 +13,7 @@ PACKAGES = ("nn", "models", "decoding", "training")
 
 NO_TWIN = {
     "decoding/prepare.py": "torch compiles nothing",
+    "models/shown.py": "notebooks show torch's modules as their text",
     "nn/chunked_attention.py": "torch's fused attention keeps no scores",
     "nn/dropout.py": "torch.nn.Dropout",
     "nn/grouped.py": "torch goes through the experts in a loop",

@@ -24,9 +24,11 @@ import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer.checkpoints.trained import load_trained
 from jaxformer.cli import info, runs
 from jaxformer.errors import CheckpointError, InputError, NonFiniteError
+from jaxformer.plots.attention import draw_alignment
+from jaxformer.plots.of_run import plot_attention, plot_losses
+from jaxformer.plots.style import write
 from jaxformer.recipes import prepare
 from jaxformer.recipes.prepare import check_vocabulary, from_dict, read_recipe
-from jaxformer.runs import plots
 from jaxformer.runs.averaging import write_weights
 from jaxformer.runs.checkpoint import digest
 from jaxformer.runs.folder import NOT_BEGUN, RunFolder, free_folder, kept_states
@@ -371,9 +373,9 @@ def test_an_older_copy_that_is_laid_over_a_run_is_told(whole, copy, capsys):
 def test_dollars_in_names_and_tokens_are_no_formula(tmp_path):
     run = RunFolder.create(tmp_path / "$x_$", {})
     run.log({"step": 1, "loss": 2.0})
-    plots.plot_losses(run)
-    plots.plot_attention(run, np.ones((1, 1, 1, 1)), ["$_$"], ["$^$"])
-    plots.plot_alignment(run.path / "alignment.png", np.ones((1, 1)), ["$_$"], ["$^$"])
+    plot_losses(run)
+    plot_attention(run, np.ones((1, 1, 1, 1)), ["$_$"], ["$^$"])
+    write(draw_alignment(np.ones((1, 1)), ["$_$"], ["$^$"]), run.path / "alignment.png")
     assert {"loss.png", "attention.png", "alignment.png"} <= {path.name for path in run.path.iterdir()}
 
 

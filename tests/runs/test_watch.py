@@ -336,3 +336,16 @@ def test_rows_are_json_lines(tmp_path):
     Monitor.begin(tmp_path, 1, 0, say=lambda line: None).write(1, {"loss": float("nan")})
     (line,) = (tmp_path / ROWS).read_text().splitlines()
     assert json.loads(line).keys() == {"step", "loss", "left", "low", "high", "crc32"}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of its own packages
+def test_tensorboard_itself_reads_the_scalars(tmp_path):
+    pytest.importorskip("tensorboardX")
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monitor = Monitor.begin(tmp_path, 2, 0, say=pytest.fail)
+    for step, loss in ((1, 1.5), (2, 1.25)):
+        monitor.write(step, {"loss": loss, "gradient/a": 0.25})
+    found = reading.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert {*found.Tags()["scalars"]} == {"loss", "gradient/a", "left its band"}
+    assert [(each.step, each.value) for each in found.Scalars("loss")] == [(1, 1.5), (2, 1.25)]

@@ -42,6 +42,18 @@ def page(report: ReportData) -> str:
     return f"<!doctype html>\n{html}\n"
 
 
+def in_notebook(report: ReportData) -> str:
+    """Render the verdict, the causes and the checks, in the colours of the notebook that shows them."""
+    causes = [
+        tag("li", code(group.name), f": {report.reason(group.first)}") for group in report.groups(report.diverging)[:SHOWN]
+    ]
+    rows = [
+        tag("tr", tag("th", stage.name, scope="row"), tag("td", stage.status), tag("td", stage.says)) for stage in report.stages
+    ]
+    found = together(tag("p", tag("strong", report.verdict)), tag("ul", *causes), tag("table", tag("tbody", *rows)))
+    return worded_html(found, report)
+
+
 def head(title: str, script: str) -> Markup:
     """Render the head, whose content security policy lets the page load nothing and run only its own script."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -50,7 +50,7 @@ def legend(*entries: tuple[str, str]) -> Markup:
     return tag("p", *(tag("span", text, class_=f"key {kind}") for kind, text in entries), class_="legend")
 
 
-VOID = ("input", "link", "meta", "wbr")
+VOID = ("img", "input", "link", "meta", "wbr")
 """Void elements: they have no end tag."""
 
 

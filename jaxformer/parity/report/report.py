@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from jaxformer.errors import InputError
 from jaxformer.parity.numerics.metrics import LOSS, PARAMETER
 from jaxformer.parity.report.data import ReportData, Step
-from jaxformer.parity.report.html import page
+from jaxformer.parity.report.html import in_notebook, page
 from jaxformer.parity.report.text import markdown, plain_text
 
 T = TypeVar("T")
@@ -126,6 +126,10 @@ class Report(ReportData):
     def to_html(self) -> str:
         """Render a self-contained HTML page that needs no other file and no network."""
         return page(self)
+
+    def _repr_html_(self) -> str:
+        """Render the verdict, the causes and the checks for a notebook."""
+        return in_notebook(self)
 
     def __str__(self) -> str:
         return plain_text(self)

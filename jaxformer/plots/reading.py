@@ -1,0 +1,86 @@
+"""Attention of a saved model as it reads a text, or writes the target of a source."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxformer.checkpoints.opened import Opened, open_folder
+from jaxformer.checkpoints.texts import read_tokenizer, translator_of
+from jaxformer.checkpoints.translator import Translator
+from jaxformer.data.tasks import EOS, SOS, Task
+from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.decoding import translate
+from jaxformer.errors import InputError
+from jaxformer.models import GPT, Encoder, EncoderDecoder
+from jaxformer.runtime.jit import jit
+
+OWN, PARTS = "own", ("encoder", "decoder", "cross")
+"""Names of the attention of a model of one stack, and of an encoder-decoder."""
+
+
+class Map(NamedTuple):
+    """Attention weights of every layer and head, with the tokens read (S) and those that read (T)."""
+
+    weights: Float[np.ndarray, "L N T S"]
+    keys: list[str]
+    queries: list[str]
+
+
+def attention_of(path: Path, text: str, part: str | None = None) -> Map:
+    """Return the attention of the model in a folder on a text; an encoder-decoder writes the target of the text itself.
+
+    `part` is one of PARTS, for an encoder-decoder alone; None: cross, or a single stack's own. InputError if the model cannot
+    read the text, or has no such part.
+    """
+    found = open_folder(path)
+    maps = maps_of(found, text)
+    part = part or ("cross" if "cross" in maps else OWN)
+    if part not in maps:
+        raise InputError(f"part = {part!r} is of an encoder-decoder, and {path} holds a model of one stack; leave it out")
+    return maps[part]
+
+
+def maps_of(found: Opened, text: str) -> dict[str, Map]:
+    """Return every attention of a model on a text by the name of its part."""
+    if not text:
+        raise InputError("text is empty; give at least one token")
+    if isinstance(found.model, EncoderDecoder):
+        if isinstance(words := found.words, Task):
+            return of_task(found.model, words, text)
+        return of_translation(Translator(found.model, words) if words is not None else translator_of(found), text)
+    tokenizer = found.words if isinstance(found.words, Tokenizer) else read_tokenizer(found)
+    return of_text(found.model, tokenizer, text, special=found.words is None)
+
+
+def of_text(model: GPT | Encoder, tokenizer: Tokenizer, text: str, *, special: bool) -> dict[str, Map]:
+    """Return the attention of a model of one stack; of a longer text, of as many tokens as the model reads."""
+    ids = tokenizer.encode(text, special=special, name="text")[: model.config.context]
+    weights = np.asarray(jit(type(model).attention_weights)(model, ids[None]))[:, 0]
+    tokens = [tokenizer.decode([int(i)]) or (tokenizer.backend.id_to_token(int(i)) or "") for i in ids]
+    return {OWN: Map(weights, tokens, tokens)}
+
+
+def of_task(model: EncoderDecoder, task: Task, text: str) -> dict[str, Map]:
+    """Return the attention of a model of a task, which writes the target greedily."""
+    source = task.encode(text)
+    (written,) = translate(model, source[None], model.config.context, start=SOS, eos=EOS)
+    target = task.decode(written)
+    ids = np.concatenate([[SOS], written[: len(target)]]).astype(np.int32)[: model.config.context]
+    read, told = ["<SOS>", *text, "<EOS>"], [*target, "<EOS>"][: len(ids)]
+    return named(model, source, ids, read, told)
+
+
+def of_translation(translator: Translator, text: str) -> dict[str, Map]:
+    """Return the attention of a model that translates, which writes the target greedily."""
+    source, ids, read, told = translator.aligned(text, translator.greedy([text])[0])
+    return named(translator.model, source, ids, read, told)
+
+
+def named(model: EncoderDecoder, source: np.ndarray, target: np.ndarray, read: list[str], told: list[str]) -> dict[str, Map]:
+    """Return the three attentions: queries of the decoder are named by the token that they write."""
+    maps = jit(EncoderDecoder.attention_weights)(model, source[None], target[None])
+    every = (np.asarray(each)[:, 0] for each in (maps.encoder, maps.decoder, maps.cross))
+    edges = (read, read), (["<s>", *told][: len(told)], told), (read, told)
+    return {name: Map(weights, *each) for name, weights, each in zip(PARTS, every, edges, strict=True)}
