@@ -37,7 +37,12 @@ CONFIGS: dict[str, ModelConfig] = {
         **PLAIN, n_decoder_layers=2, embedding_norm=True, position_offset=2, embedding_scale=True, tied=True, head_bias=True
     ),
     "separate": EncoderDecoderConfig(
-        **PLAIN, n_decoder_layers=2, source_vocab_size=PLAIN["vocab_size"], norm_position="post", positions="sinusoid"
+        **PLAIN,
+        n_decoder_layers=2,
+        n_decoder_heads=6,
+        source_vocab_size=PLAIN["vocab_size"],
+        norm_position="post",
+        positions="sinusoid",
     ),
     "llama": GPTConfig(
         **PLAIN,

@@ -172,7 +172,15 @@ OTHERS = BY_LENGTH | {
     ),
     "an encoder with slopes": encoder_config(context=CONTEXT, positions="none", relative_bias="alibi"),
     "t5's encoder-decoder": seq2seq_config(
-        context=CONTEXT, **BARE, **T5, gated=True, activation="gelu_tanh", tied=True, logits_scale=0.2, logits_softcap=2.0
+        context=CONTEXT,
+        **BARE,
+        **T5,
+        gated=True,
+        activation="gelu_tanh",
+        tied=True,
+        logits_scale=0.2,
+        logits_softcap=2.0,
+        n_decoder_heads=2,
     ),
     "rotary and windows of both stacks, norms of heads in cross-attention": seq2seq_config(
         context=CONTEXT,

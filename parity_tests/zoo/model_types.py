@@ -91,6 +91,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mpnet, answers": ("MPNetForQuestionAnswering", MPNET),
     "bart": ("BartForConditionalGeneration", SEQ2SEQ | {"scale_embedding": True}),
     "bart, base": ("BartModel", SEQ2SEQ),
+    "bart, heads": ("BartForConditionalGeneration", SEQ2SEQ | {"decoder_attention_heads": 2, "activation_function": "relu"}),
     "marian": ("MarianMTModel", SEQ2SEQ | {"activation_function": "swish", "scale_embedding": True}),
     "marian, two": ("MarianMTModel", SEQ2SEQ | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": V + 2}),
     "mbart": ("MBartForConditionalGeneration", SEQ2SEQ),

@@ -211,6 +211,13 @@ BLOCKS = [
         r"blocks\.\d",
         "sum.factors 'attention=0, 1' 'at=input of *feed_forward_norm'",
     ),
+    Mutant(
+        "as many heads in the decoder as in the encoder",
+        config(n_decoder_heads=None),
+        "separate",
+        r"decoder.*attention",
+        choice("attention*", "heads=6, 4"),
+    ),
     Mutant("bias after narrow embeddings dropped", reads_as(0.0, "project.bias"), "slopes", "project", NO_BIAS),
 ]
 
