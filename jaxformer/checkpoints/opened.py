@@ -129,7 +129,7 @@ def open_file(path: Path, family: Family | str | None, config: ModelConfig | Non
     if family is None:
         raise InputError(f"{path} holds tensors alone; give their family, one of {', '.join(FAMILIES)}")
     rules = find_family(family)
-    kind, state = MODEL_TYPES.get(rules.name), unwrapped(open_state(path))
+    kind, state = next((it for it in MODEL_TYPES.values() if it.family.name == rules.name), None), unwrapped(open_state(path))
     described = read_config(path.parent) if (path.parent / CONFIG).is_file() else {}
     if "class" in described or "recipe" in described:
         check_saved(path.parent, path.name)

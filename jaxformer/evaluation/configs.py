@@ -142,6 +142,21 @@ CONFIGS: dict[str, ModelConfig] = {
         rotary_short_factors=(1.0, 1.2, 1.5),
         rotary_long_factors=(1.5, 2.0, 4.0),
     ),
+    "nanochat": GPTConfig(
+        **PLAIN,
+        **BARE,
+        norm_affine=False,
+        embedding_norm=True,
+        qk_norm=True,
+        qk_norm_affine=False,
+        qk_norm_after_rotary=True,
+        rotary="half",
+        rotary_reversed=True,
+        activation="relu_squared",
+    ),
+    "heads": GPTConfig(
+        **PLAIN, rotary="half", qk_norm=True, qk_norm_kind="layer", qk_norm_over="each", qk_norm_after_rotary=True
+    ),
     "growing": GPTConfig(
         **PLAIN,
         positions="none",

@@ -10,11 +10,13 @@ from jaxformer.convert.families.glm import GATE_UP
 from jaxformer.convert.families.llama import FIXED, HEADS, LLAMA, LLAMA_TYPE, NAMES, NO_BIAS, rotary
 from jaxformer.convert.families.llama_like import keys_of
 from jaxformer.convert.family import module_rules, packed_rules, projection_rules
-from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only
+from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType
 
 _NAMES = {
     "embed.token": "model.embed_tokens",
     "attention_norm": "input_layernorm",
+    "attention.query_norm": "self_attn.q_layernorm",
+    "attention.key_norm": "self_attn.k_layernorm",
     "feed_forward.up": "mlp.fc1",
     "feed_forward.down": "mlp.fc2",
     "norm": "model.final_layernorm",
@@ -46,8 +48,9 @@ projections are fused or separate."""
 
 
 def _phi(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Set the head's bias, which a model without a head has not."""
-    return rotary(found | {"head_bias": "lm_head.bias" in names})
+    """Set the head's bias, which a model without a head has not, and the kind of norm of queries and keys."""
+    norms = {"qk_norm_kind": "layer", "qk_norm_bias": True} if found["qk_norm"] else {}
+    return rotary(found | norms | {"head_bias": "lm_head.bias" in names})
 
 
 PHI_TYPE = ModelType(
@@ -69,7 +72,7 @@ PHI_TYPE = ModelType(
         "attention_dropout": Field("attention_dropout", 0.0),
         "pad_token_id": Field("padding_idx", None),
         "tie_word_embeddings": Field("tied", False),
-        "qk_layernorm": Only(False, "queries and keys would not be normed"),
+        "qk_layernorm": Field("qk_norm", False),
         PART: Field(PART, 0.5),
         **ROPE,
     },

@@ -243,6 +243,9 @@ DECODERS = [
         choice("activation", "activation=squared relu, relu"),
     ),
     Mutant("long texts by the short factors", config(rotary_original_context=4096), "olmo", "attention"),
+    Mutant("rotated forwards", config(rotary_reversed=False), "nanochat", "attention"),
+    Mutant("queries and keys normed before their rotation", config(qk_norm_after_rotary=False), "heads", "attention"),
+    Mutant("RMSNorm of queries and keys for LayerNorm", config(qk_norm_kind="rms"), "heads", "query_norm|key_norm"),
     Mutant("a base that does not grow", config(rotary_original_context=4096), "growing", "attention"),
 ]
 
