@@ -1,4 +1,5 @@
-"""Decoders with Llama's names in transformers' format: Arcee, ERNIE 4.5, Granite, Helium, Nemotron, Seed-OSS and StableLM."""
+"""Decoders with Llama's names in transformers' format: Arcee, ERNIE 4.5, Granite, Helium, Hunyuan, Nemotron,
+Seed-OSS and StableLM."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -41,6 +42,16 @@ GRANITE = replace(LLAMA, name="granite")
 """Family for Llama's configuration with `embedding_multiplier`, `residual_multiplier`, `attention_scale` and `logits_scale`."""
 HELIUM = replace(LLAMA, name="helium")
 """Family for Llama's configuration with `rotary="interleaved"`."""
+HUNYUAN = replace(
+    LLAMA,
+    name="hunyuan_v1_dense",
+    rules=(
+        *module_rules("attention.query_norm", "self_attn.query_layernorm"),
+        *module_rules("attention.key_norm", "self_attn.key_layernorm"),
+        *LLAMA.rules,
+    ),
+)
+"""Family for Llama's configuration with `qk_norm=True, qk_norm_after_rotary=True`."""
 NEMOTRON = replace(LLAMA, name="nemotron")
 """Family for `GPTConfig(positions="none", rotary="half", rotary_dim=..., norm_unit_offset=True, activation="relu_squared")`."""
 SEED_OSS = replace(LLAMA, name="seed_oss")
@@ -124,6 +135,23 @@ ERNIE_TYPE = replace(
     model="Ernie4_5ForCausalLM",
     base="Ernie4_5Model",
     harmless=frozenset(["attention_dropout", "compression_ratio", "hidden_dropout_prob", "attention_probs_dropout_prob"]),
+)
+HUNYUAN_TYPE = replace(
+    LLAMA_TYPE,
+    name="hunyuan_v1_dense",
+    family=HUNYUAN,
+    keys=keys_of(
+        {
+            "vocab_size": Field("vocab_size", 290943),
+            "rms_norm_eps": Field("norm_epsilon", 1e-5),
+            "pad_token_id": Field("padding_idx", 0),
+        },
+        without=("mlp_bias",),
+    ),
+    fixed=FIXED | {"feed_forward_bias": False, "qk_norm": True, "qk_norm_after_rotary": True},
+    model="HunYuanDenseV1ForCausalLM",
+    base="HunYuanDenseV1Model",
+    harmless=frozenset(["eod_token_id", "pretraining_tp"]),
 )
 SEED_OSS_TYPE = replace(
     LLAMA_TYPE,
