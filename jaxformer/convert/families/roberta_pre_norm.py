@@ -42,8 +42,8 @@ XLM_ROBERTA_XL_TYPE = replace(
     XLM_ROBERTA_TYPE,
     name="xlm-roberta-xl",
     family=XLM_ROBERTA_XL,
-    keys=XLM_ROBERTA_TYPE.keys
-    | {
+    keys={
+        **XLM_ROBERTA_TYPE.keys,
         "vocab_size": Field("vocab_size", 250880),
         "hidden_size": Field("d_model", 2560),
         "num_hidden_layers": Field("n_layers", 36),
