@@ -306,7 +306,8 @@ def test_default_settings_have_no_finding(name, tmp_path):
 @pytest.mark.parametrize("name", MODEL_TYPES)
 def test_what_transformers_5_writes(name, tmp_path):
     """mT5's logits are scaled by 4 where 5 writes that the head is tied, and the base of OLMo 3, Cohere and Persimmon is
-    another to 4, which does not read rope_parameters; default tokens of Arcee and StarCoder2 are beyond their default vocabularies."""
+    another to 4, which does not read rope_parameters; default tokens of Arcee and StarCoder2 are beyond their
+    default vocabularies."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     CONFIG_MAPPING[name]().save_pretrained(tmp_path / "it")

@@ -1,4 +1,4 @@
-"""Phi (1, 1.5 and 2) and Phi-3 (with Phi-3.5 and Phi-4) in transformers' format."""
+"""Phi (1, 1.5 and 2), Phi-3 (with Phi-3.5 and Phi-4) and Persimmon in transformers' format."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -130,4 +130,62 @@ PHI3_TYPE = replace(
     harmless=frozenset(["embd_pdrop", "attention_bias", "interpolate_factor", "lm_head_bias", "mlp_bias"]),
     derive=_phi3,
     undo=_undo_phi3,
+)
+
+
+_PERSIMMON_NAMES = {
+    "embed.token": "model.embed_tokens",
+    "attention_norm": "input_layernorm",
+    "attention.query_norm": "self_attn.q_layernorm",
+    "attention.key_norm": "self_attn.k_layernorm",
+    "attention.out": "self_attn.dense",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward.up": "mlp.dense_h_to_4h",
+    "feed_forward.down": "mlp.dense_4h_to_h",
+    "norm": "model.final_layernorm",
+    "head": "lm_head",
+}
+
+PERSIMMON = replace(
+    LLAMA,
+    name="persimmon",
+    rules=(
+        *packed_rules("attention", "self_attn.query_key_value"),
+        *(rule for pair in _PERSIMMON_NAMES.items() for rule in module_rules(*pair)),
+    ),
+)
+"""Family for `GPTConfig(positions="none", rotary="half", rotary_dim=..., activation="relu_squared", qk_norm=True,
+qk_norm_kind="layer", qk_norm_bias=True)`; projections are fused or separate."""
+
+
+def _persimmon(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Set the kind of norm of queries and keys, if they have one."""
+    return rotary(found | ({"qk_norm_kind": "layer", "qk_norm_bias": True} if found["qk_norm"] else {}))
+
+
+PERSIMMON_TYPE = replace(
+    LLAMA_TYPE,
+    name="persimmon",
+    family=PERSIMMON,
+    keys=keys_of(
+        {
+            "vocab_size": Field("vocab_size", 262144),
+            "intermediate_size": Field("d_ff", 16384),
+            "num_hidden_layers": Field("n_layers", 36),
+            "num_attention_heads": Field("n_heads", 64),
+            "max_position_embeddings": Field("context", 16384),
+            "hidden_act": Field("activation", "relu2", ACTIVATIONS),
+            "layer_norm_eps": Field("norm_epsilon", 1e-5),
+            "hidden_dropout": Field("residual_dropout", 0.0),  # torch drops nothing of attention's output
+            "qk_layernorm": Field("qk_norm", True),
+            PART: Field(PART, 0.5),
+        },
+        without=("rms_norm_eps", "head_dim", "attention_bias", "mlp_bias", "num_key_value_heads"),
+    ),
+    fixed={"positions": "none", "rotary": "half", "projections": "fused"},
+    model="PersimmonForCausalLM",
+    base="PersimmonModel",
+    harmless=frozenset(),
+    derive=_persimmon,
+    undo=lambda config: rope_keys(config, part=True),
 )
