@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checkpoints.foreign import foreign_head
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.family import Family
 from jaxformer.convert.heads import find_variant, variant_for
@@ -62,9 +63,13 @@ def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
     """
     try:
         state = unwrapped(open_folder_state(folder))
-        return checkpoint_of(folder, find_model_type(described, state), described, state)
+        kind = find_model_type(described, state)
     except (ConfigError, ConversionError) as error:
         raise CheckpointError(f"{folder}: {error}") from None
+    try:
+        return checkpoint_of(folder, kind, described, state)
+    except (ConfigError, ConversionError) as error:
+        raise CheckpointError(f"{folder}: {foreign_head(described, kind, state) or error}") from None
 
 
 def checkpoint_of(place: Path, kind: ModelType, described: Mapping[str, Any], state: Mapping[str, Any]) -> Checkpoint:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checkpoints.foreign import check_foreign
 from jaxformer.checkpoints.hf import Checkpoint, checkpoint_of, model_of, read_checkpoint, tensor_names, unwrapped
 from jaxformer.config.configuration import from_dict
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
@@ -79,6 +80,7 @@ def open_path(path: Path | str, *, family: Family | str | None = None, config: M
 
 def open_folder(folder: Path) -> Opened:
     """Open a model folder of any of the three kinds."""
+    check_foreign(folder)
     run = RunFolder.open(folder)
     described = read_config(folder)
     if "recipe" in described:
@@ -123,10 +125,11 @@ def of_checkpoint(found: Checkpoint) -> Opened:
 
 def open_file(path: Path, family: Family | str | None, config: ModelConfig | None) -> Opened:
     """Open the model in a file of tensors."""
+    check_foreign(path)
     if family is None:
         raise InputError(f"{path} holds tensors alone; give their family, one of {', '.join(FAMILIES)}")
     rules = find_family(family)
-    kind, state = MODEL_TYPES.get(rules.name), unwrapped(open_state(path))
+    kind, state = next((it for it in MODEL_TYPES.values() if it.family.name == rules.name), None), unwrapped(open_state(path))
     described = read_config(path.parent) if (path.parent / CONFIG).is_file() else {}
     if "class" in described or "recipe" in described:
         check_saved(path.parent, path.name)

@@ -43,9 +43,11 @@ def main(arguments: list[str]) -> None:
     if flags.batch is not None:
         raise InputError("--batch is of a training on a mesh; give --mesh too, as data=1 for one device")
     from jaxformer.checkpoints.describe import describe_folder, lines, tensor_table
+    from jaxformer.checkpoints.foreign import check_foreign
     from jaxformer.evaluation.sharded.predict import folder_at
 
     folder = folder_at(flags.path)
+    check_foreign(folder)
     found = describe_folder(folder)
     for word, said in lines(found, folder).items():
         print(f"{word:14}{said}")

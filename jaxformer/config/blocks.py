@@ -13,7 +13,8 @@ Norm = Literal["layer", "rms", "std", "none"]
 NormPosition = Literal["pre", "post", "sandwich", "output"]
 Projections = Literal["separate", "fused"]
 RelativeBias = Literal["none", "t5", "alibi"]
-QKNormOver = Literal["head", "all"]
+QKNormOver = Literal["head", "each", "all"]
+QKNormKind = Literal["rms", "layer"]
 LayerKind = Literal["window", "full"]
 Layers = Literal["auto", "unrolled", "rolled"]
 RematPolicy = Literal["nothing", "dots", "dots_with_no_batch_dims"]
@@ -34,6 +35,7 @@ CHOICES = {
     "projections": Projections,
     "relative_bias": RelativeBias,
     "qk_norm_over": QKNormOver,
+    "qk_norm_kind": QKNormKind,
     "layers": Layers,
     "remat_policy": RematPolicy,
 }
@@ -49,6 +51,9 @@ FLAGS = (
     "output_bias",
     "feed_forward_bias",
     "qk_norm",
+    "qk_norm_affine",
+    "qk_norm_bias",
+    "qk_norm_after_rotary",
     "sinks",
     "shared_layers",
     "remat",
@@ -117,9 +122,18 @@ class BlockConfig(RotaryConfig, ExpertsConfig):
     clip_qkv: float | None = None
     """Clamp of queries, keys and values to +-clip_qkv, after their norms and before their rotation (OLMo, MPT). None: none."""
     qk_norm: bool = False
-    """RMSNorm of queries and keys, before their rotation (Qwen 3, Gemma 3)."""
+    """Norm of queries and keys, before their rotation (Qwen 3, Gemma 3)."""
+    qk_norm_kind: QKNormKind = "rms"
+    """Kind of that norm. rms: RMSNorm; layer: LayerNorm (Phi, StableLM, Cohere)."""
     qk_norm_over: QKNormOver = "head"
-    """Units that the norm of queries and keys goes over. head: those of each head; all: those of all heads (OLMoE)."""
+    """Units that the norm of queries and keys goes over. head: those of each head; each: the same, with a gain for every head
+    of its own (StableLM, Cohere); all: those of all heads (OLMoE)."""
+    qk_norm_affine: bool = True
+    """Gain of the norm of queries and keys. False: none (nanochat)."""
+    qk_norm_bias: bool = False
+    """Bias of a LayerNorm of queries and keys (Phi)."""
+    qk_norm_after_rotary: bool = False
+    """Norm queries and keys after their rotation (nanochat)."""
     sinks: bool = False
     """Attention sinks: one learned logit per head that joins the softmax over the keys and contributes no value (gpt-oss)."""
     window: int | None = None

@@ -14,6 +14,8 @@ READ_WITH: ReadWith = {
     "rotary_dim": ("rotary", ROTATED),
     "rotary_pattern": ("rotary", ROTATED),
     "rotary_base": ("rotary", ROTATED),
+    "rotary_reversed": ("rotary", ROTATED),
+    "qk_norm_after_rotary": ("rotary", ROTATED),
     "rotary_window_base": ("rotary", ROTATED),
     "rotary_scaling": ("rotary", ROTATED),
     "rotary_factor": ("rotary_scaling", ("linear", "dynamic", "llama3", "yarn", "longrope")),
@@ -31,6 +33,9 @@ READ_WITH: ReadWith = {
     "remat_policy": ("remat", (True,)),
     "gate_limit": ("gated", (True,)),
     "qk_norm_over": ("qk_norm", (True,)),
+    "qk_norm_kind": ("qk_norm", (True,)),
+    "qk_norm_affine": ("qk_norm", (True,)),
+    "qk_norm_bias": ("qk_norm_kind", ("layer",)),
     "shared_norm": ("parallel_residual", (True,)),
     "norm_bias": ("norm_affine", (True,)),
 }
@@ -79,6 +84,15 @@ def _check_norms_and_residuals(config: Any) -> None:
 
 
 def _check_heads(config: Any) -> None:
+    if config.qk_norm_after_rotary and not config.qk_norm:
+        raise ConfigError("qk_norm_after_rotary = True is not read with qk_norm = False; set qk_norm = True, or leave it out")
+    if config.qk_norm_after_rotary and config.clip_qkv is not None:
+        raise ConfigError(
+            "qk_norm_after_rotary = True has no place for clip_qkv, which clamps before the rotation; leave it out"
+        )
+    for name in ("qk_norm_bias", "norm_unit_offset"):
+        if config.qk_norm and not config.qk_norm_affine and getattr(config, name):
+            raise ConfigError(f"{name} = True is not read with qk_norm_affine = False; set qk_norm_affine = True")
     if not config.output_projection and config.output_bias:
         raise ConfigError("output_bias = True needs output_projection = True; set output_bias = False")
     if not config.output_projection and config.n_heads * config.head_width != config.d_model:

@@ -7,7 +7,7 @@ from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
 from jaxformer.config.combinations import ReadWith, check_read
 from jaxformer.config.configuration import FixedTable, configuration
 from jaxformer.errors import ConfigError
-from jaxformer.validation.fields import check_choice, check_flag, check_number, check_size
+from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
 Positions = Literal["learned", "sinusoid", "sinusoid_blocks", "none"]
 Init = Literal["torch", "normal", "gpt2", "xavier"]
@@ -179,6 +179,8 @@ class EncoderDecoderConfig(ModelConfig):
 
     n_decoder_layers: int | None = None
     """Number of decoder blocks. None: n_layers, as in the encoder."""
+    n_decoder_heads: int | None = None
+    """Number of the decoder's attention heads; divides d_model. None: n_heads, as in the encoder."""
     source_vocab_size: int | None = None
     """Number of source token ids, which have an embedding of their own. None: source and target share one embedding."""
     source_context: int | None = None
@@ -199,6 +201,8 @@ class EncoderDecoderConfig(ModelConfig):
         for name in ("n_decoder_layers", "source_vocab_size", "source_context"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
+        if self.n_decoder_heads is not None:
+            self._check_decoder_heads(self.n_decoder_heads)
         if self.padding_idx is not None:
             check_size("padding_idx", self.padding_idx, least=0, most=self.source_ids - 1)
         name = "positions" if self.source_positions is None else "source_positions"
@@ -210,10 +214,23 @@ class EncoderDecoderConfig(ModelConfig):
             raise ConfigError("parallel_residual = True has no place for cross-attention; set parallel_residual = False")
         _check_head(self)
 
+    def _check_decoder_heads(self, heads: int) -> None:
+        check_size("n_decoder_heads", heads)
+        check_divides("n_decoder_heads", heads, "d_model", self.d_model)
+        for name in ("n_kv_heads", "head_dim"):
+            if (value := getattr(self, name)) is not None:
+                raise ConfigError(
+                    f"{name} = {value} with n_decoder_heads = {heads} would be of two kinds of heads; leave it out"
+                )
+
     @property
-    def decoder(self) -> BlockConfig:
-        """Settings of the decoder's blocks: the encoder's, with the decoder's own number of blocks."""
-        return self if self.n_decoder_layers is None else replace(self, n_layers=self.n_decoder_layers)
+    def decoder(self) -> "EncoderDecoderConfig":
+        """Settings of the decoder's blocks: the encoder's, with the decoder's own numbers of blocks and heads."""
+        if self.n_decoder_layers is None and self.n_decoder_heads is None:
+            return self
+        layers = self.n_layers if self.n_decoder_layers is None else self.n_decoder_layers
+        heads = self.n_heads if self.n_decoder_heads is None else self.n_decoder_heads
+        return replace(self, n_layers=layers, n_heads=heads, n_decoder_layers=None, n_decoder_heads=None)
 
     @property
     def source(self) -> "EncoderDecoderConfig":

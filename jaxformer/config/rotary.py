@@ -79,6 +79,7 @@ class RotaryEmbedding:
     base: float
     window_base: float | None
     scaling: Scaling | None
+    reversed: bool
 
 
 @configuration
@@ -92,6 +93,8 @@ class RotaryConfig:
     """Number of units of a head that are rotated, from the first on; even. None: all."""
     rotary_pattern: tuple[bool, ...] | None = None
     """Layers whose queries and keys are rotated, repeated: (True, True, True, False) in SmolLM 3. None: all."""
+    rotary_reversed: bool = False
+    """Rotate by the negative angles (nanochat)."""
     rotary_base: float = 10000.0
     """Base of the rotary angles: pair i of n turns by base^(-i / n) per token."""
     rotary_window_base: float | None = None
@@ -130,7 +133,8 @@ class RotaryConfig:
         scaling = None
         if kind := SCALINGS.get(self.rotary_scaling):
             scaling = kind(**{field.name: getattr(self, f"rotary_{field.name}") for field in fields(kind)})
-        return RotaryEmbedding(self.rotary == "interleaved", dim, self.rotary_base, self.rotary_window_base, scaling)
+        pairs = self.rotary == "interleaved"
+        return RotaryEmbedding(pairs, dim, self.rotary_base, self.rotary_window_base, scaling, self.rotary_reversed)
 
 
 POSITIVE = ("rotary_beta_fast", "rotary_beta_slow")
@@ -148,7 +152,8 @@ def check_rotary(config: Any) -> None:
     """Raise ConfigError for a rotary setting that is out of range; `check_combinations` finds those that nothing reads."""
     check_choice("rotary", config.rotary, get_args(Rotary))
     check_choice("rotary_scaling", config.rotary_scaling, get_args(RotaryScaling))
-    check_flag("rotary_truncate", config.rotary_truncate)
+    for name in ("rotary_truncate", "rotary_reversed"):
+        check_flag(name, getattr(config, name))
     for name in (*POSITIVE, *(name for name in POSITIVE_OR_NONE if getattr(config, name) is not None)):
         check_number(name, getattr(config, name), 0, open_below=True)
     for name in ("rotary_base", "rotary_window_base"):

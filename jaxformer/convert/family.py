@@ -13,6 +13,9 @@ from jaxformer.convert.patterns import Pattern, Shape, read_pattern
 from jaxformer.errors import ConversionError
 from jaxformer.validation.fields import check_kind, check_size
 
+LAYER = "{layer}", "{one}"
+"""Places of a layer's number in a torch name; of a stack of one layer, there is none."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -78,8 +81,8 @@ class Family:
 
     name: str
     stacks: Mapping[str, str]
-    """Start of a JAX name -> start of its torch names. With `{layer}` in the torch name, it is the start of a stack, else only
-    of names. If several fit, the longest counts."""
+    """Start of a JAX name -> start of its torch names. With `{layer}` in the torch name, it is the start of a stack, with
+    `{one}` of a stack of one layer, which torch does not number, else only of names. If several fit, the longest counts."""
     rules: tuple[Rule, ...]
     """Rules; the first one that fits a name counts. A rule that spells out a stacked JAX name has `{layer}` in its torch
     name."""
@@ -139,19 +142,21 @@ class Family:
         stem = name.removesuffix(rule.jax)
         start = self.start(stem)
         torch_name = stem + rule.torch if start is None else self.stacks[start] + stem.removeprefix(start) + rule.torch
-        self._check_layer(name, torch_name)
+        self._check_layer(name, torch_name, n_layers)
         layers = range(n_layers if self.stacked(name) else 1)
-        return [tuple(torch_name.format(layer=layer, part=part) for part in parts) for layer in layers]
+        return [tuple(torch_name.format(layer=layer, one="", part=part) for part in parts) for layer in layers]
 
-    def _check_layer(self, name: str, torch_name: str) -> None:
-        """Raise ConversionError if only one side has layers."""
+    def _check_layer(self, name: str, torch_name: str, n_layers: int) -> None:
+        """Raise ConversionError if only one side has layers, or torch a single one for several."""
         stacked, start = self.stacked(name), self.start(name) or ""
         if stacked and name.removeprefix(start).partition(".")[0].isdigit():
             raise ConversionError(
                 f"{name}: the JAX model numbers its layers in the names; write {start!r} in stacks without {{layer}}: the "
                 "number stays where it is"
             )
-        if stacked != ("{layer}" in torch_name):
+        if "{one}" in torch_name and n_layers != 1:
+            raise ConversionError(f"{name} has {n_layers} layers, and {{one}} in {torch_name} stands for one; write {{layer}}")
+        if stacked != any(mark in torch_name for mark in LAYER):
             raise ConversionError(
                 f"{name} has a layer axis, its torch name {torch_name} no number; write {{layer}} into its rule"
                 if stacked
@@ -166,7 +171,7 @@ class Family:
     def stacked(self, name: str) -> bool:
         """True if a JAX tensor has a layer axis."""
         start = self.start(name)
-        return start is not None and "{layer}" in self.stacks[start]
+        return start is not None and any(mark in self.stacks[start] for mark in LAYER)
 
     def rule(self, name: str) -> Rule:
         """Return the first rule for a JAX tensor; ConversionError if there is none."""

@@ -52,7 +52,8 @@ def with_head(kind: ModelType, head: str) -> ModelType:
 
     return replace(
         kind,
-        family=_family(kind, task),
+        family=_family(kind, kind.family, task),
+        memory=None if kind.memory is None else _family(kind, kind.memory, task),
         keys={**kind.keys, **task.keys, **(LABELS if labelled else {})},
         fixed={**kind.fixed, **task.fixed, "head": head},
         model=task.models[0],
@@ -75,9 +76,9 @@ def variant_for(kind: ModelType, config: ModelConfig) -> ModelType | None:
     return with_head(found, config.head) if found and isinstance(config, EncoderConfig) else found
 
 
-def _family(kind: ModelType, task: Task) -> Family:
-    """Return the base's family under the prefix, with the head's rules; these come first and give full names."""
-    base, start = kind.family, kind.prefix
+def _family(kind: ModelType, base: Family, task: Task) -> Family:
+    """Return a base's family under the prefix, with the head's rules; these come first and give full names."""
+    start = kind.prefix
     rules = [rule for jax, torch in task.names.items() for rule in _rules(jax, torch)]
     return replace(
         base,

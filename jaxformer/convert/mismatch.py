@@ -85,8 +85,8 @@ def other_numbers(missing: Sequence[str], left: Sequence[str]) -> list[str]:
             ]
         if other is not None and bare(other) == other:
             return [
-                f"torch's names carry no layer number: it has {other} for {name}; leave {{layer}} out of stacks, and the layer "
-                "axis out of the JAX model"
+                f"torch's names carry no layer number: it has {other} for {name}; write {{one}} for {{layer}} in stacks, if "
+                "it is a stack of one layer"
             ]
     return []
 

@@ -270,9 +270,10 @@ def differences(config: ModelConfig, other: ModelConfig, but: Collection[str]) -
 
 def normal_form(config: ModelConfig) -> ModelConfig:
     """Return a configuration with every default replaced by its value."""
+    two = isinstance(config, EncoderDecoderConfig) and config.decoder.n_heads != config.n_heads
     given: dict[str, Any] = {
-        "n_kv_heads": config.kv_heads,
-        "head_dim": config.head_width,
+        "n_kv_heads": None if two else config.kv_heads,
+        "head_dim": None if two else config.head_width,
         "stack_norm": config.final_norm != "none",
         "attention_scale": config.head_width**-0.5 if config.attention_scale is None else config.attention_scale,
     }
@@ -280,6 +281,7 @@ def normal_form(config: ModelConfig) -> ModelConfig:
         source = config.source
         given |= {
             "n_decoder_layers": config.decoder.n_layers,
+            "n_decoder_heads": config.decoder.n_heads if two else None,
             "source_context": source.context,
             "source_positions": source.positions,
         }

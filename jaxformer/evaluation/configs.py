@@ -37,7 +37,12 @@ CONFIGS: dict[str, ModelConfig] = {
         **PLAIN, n_decoder_layers=2, embedding_norm=True, position_offset=2, embedding_scale=True, tied=True, head_bias=True
     ),
     "separate": EncoderDecoderConfig(
-        **PLAIN, n_decoder_layers=2, source_vocab_size=PLAIN["vocab_size"], norm_position="post", positions="sinusoid"
+        **PLAIN,
+        n_decoder_layers=2,
+        n_decoder_heads=6,
+        source_vocab_size=PLAIN["vocab_size"],
+        norm_position="post",
+        positions="sinusoid",
     ),
     "llama": GPTConfig(
         **PLAIN,
@@ -136,6 +141,21 @@ CONFIGS: dict[str, ModelConfig] = {
         rotary_original_context=20,
         rotary_short_factors=(1.0, 1.2, 1.5),
         rotary_long_factors=(1.5, 2.0, 4.0),
+    ),
+    "nanochat": GPTConfig(
+        **PLAIN,
+        **BARE,
+        norm_affine=False,
+        embedding_norm=True,
+        qk_norm=True,
+        qk_norm_affine=False,
+        qk_norm_after_rotary=True,
+        rotary="half",
+        rotary_reversed=True,
+        activation="relu_squared",
+    ),
+    "heads": GPTConfig(
+        **PLAIN, rotary="half", qk_norm=True, qk_norm_kind="layer", qk_norm_over="each", qk_norm_after_rotary=True
     ),
     "growing": GPTConfig(
         **PLAIN,

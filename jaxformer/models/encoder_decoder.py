@@ -225,12 +225,12 @@ class EncoderDecoder(Shown):
         batch, n_tokens = target.shape
         check_room(cache, n_tokens, config.context)
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
-        check_scored((batch, config.n_heads, n_tokens, keys), *own, name="target ")
+        check_scored((batch, config.decoder.n_heads, n_tokens, keys), *own, name="target ")
         if not isinstance(memory, KeysValues):
             check_memory(memory, config.d_model)
         rows, read = memory_shape(memory)
         check_rows(batch, rows)
-        check_scored((batch, config.n_heads, n_tokens, read), *cross, name="memory ")
+        check_scored((batch, config.decoder.n_heads, n_tokens, read), *cross, name="memory ")
         positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
         x = self.embed(jnp.asarray(target), positions, key=key)
         return x, combine(causal_mask(n_tokens, keys, start), own[0])

@@ -44,9 +44,12 @@ FUNCTIONS = {"layer": layer_norm, "std": std_norm, "rms": rms_norm}
 
 
 class ScaledNorm(nnx.Module):
-    """scale * normalised(x) + bias; with `unit_offset`, the gain is 1 + scale. RMSNorm has no bias; others may have one."""
+    """scale * normalised(x) + bias; with `unit_offset`, the gain is 1 + scale. RMSNorm has no bias; others may have one.
 
-    def __init__(self, kind: Norm, width: int, epsilon: float, bias: bool = True, unit_offset: bool = False):
+    `width` is the size of the last axis, or the shape of the last two, of which each row then has a gain of its own.
+    """
+
+    def __init__(self, kind: Norm, width: int | tuple[int, int], epsilon: float, bias: bool = True, unit_offset: bool = False):
         self.kind = kind
         self.epsilon = epsilon
         self.unit_offset = unit_offset
@@ -54,10 +57,11 @@ class ScaledNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(width, jnp.float32)) if bias and kind != "rms" else None
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
-        leading = (1,) * (x.ndim - 1)
-        y, scale = FUNCTIONS[self.kind](x, self.epsilon), self.scale[...].reshape(*leading, -1)
+        scale = self.scale[...]
+        leading = (1,) * (x.ndim - scale.ndim)
+        y, scale = FUNCTIONS[self.kind](x, self.epsilon), scale.reshape(*leading, *scale.shape)
         y = (wide(y) * (1 + wide(scale))).astype(y.dtype) if self.unit_offset else y * scale
-        return y if self.bias is None else y + self.bias[...].reshape(*leading, -1)
+        return y if self.bias is None else y + self.bias[...].reshape(scale.shape)
 
 
 class PlainNorm(nnx.Module):
@@ -92,7 +96,10 @@ def make_norm(kind: Norm, config: BlockConfig, width: int | None = None) -> AnyN
     return ScaledNorm(kind, width, config.norm_epsilon, config.norm_bias, config.norm_unit_offset)
 
 
-def head_norm(config: BlockConfig, heads: int) -> ScaledNorm:
-    """Build the norm of queries or keys: RMSNorm over the width of a head, or of all of them."""
-    width = config.head_width * (1 if config.qk_norm_over == "head" else heads)
-    return ScaledNorm("rms", width, config.norm_epsilon, unit_offset=config.norm_unit_offset)
+def head_norm(config: BlockConfig, heads: int) -> ScaledNorm | PlainNorm:
+    """Build the norm of queries or keys, over the units of a head or of all of them."""
+    if not config.qk_norm_affine:
+        return PlainNorm(config.qk_norm_kind, config.norm_epsilon)
+    shapes = {"head": config.head_width, "each": (heads, config.head_width), "all": heads * config.head_width}
+    shape = shapes[config.qk_norm_over]
+    return ScaledNorm(config.qk_norm_kind, shape, config.norm_epsilon, config.qk_norm_bias, config.norm_unit_offset)

@@ -52,6 +52,8 @@ class Rotary:
 
     interleaved: bool
     """True if units 2i and 2i + 1 are a pair; False if units i and i + R / 2 are."""
+    reversed: bool
+    """True if pairs turn by the negative angles."""
     angles: tuple[Pairs, Pairs]
     """Radians per token of each pair of units."""
     amplitudes: tuple[float, float]
@@ -70,7 +72,7 @@ def make_rotary(config: BlockConfig) -> Rotary | None:
     if rotary.window_base is not None:
         local, local_amplitude, local_longer = base_angles(rotary.dim, rotary.window_base), 1.0, None
     both = tuple(angles.tolist()), tuple(local.tolist())
-    return Rotary(rotary.interleaved, both, (amplitude, local_amplitude), (longer, local_longer))
+    return Rotary(rotary.interleaved, rotary.reversed, both, (amplitude, local_amplitude), (longer, local_longer))
 
 
 def base_angles(dim: int, base: float) -> Float[np.ndarray, " P"]:
@@ -170,7 +172,7 @@ def waves(
     amplitude, local_amplitude = (jnp.asarray(number, dtype) for number in rotary.amplitudes)
     angles = positions.astype(dtype)[..., None, None] * jnp.where(windowed, local, full)[None, None, None]
     amplitude = jnp.where(windowed, local_amplitude, amplitude)
-    return jnp.cos(angles) * amplitude, jnp.sin(angles) * amplitude
+    return jnp.cos(angles) * amplitude, jnp.sin(angles) * (-amplitude if rotary.reversed else amplitude)
 
 
 def rotate(

@@ -296,7 +296,21 @@ def test_torch_numbers_its_layers_and_ours_does_not():
 
 def test_ours_has_layers_and_torch_no_number():
     said = refused({"h.up.weight": noise(F, D)}, STACKED, IGNORING)
-    assert "torch's names carry no layer number: it has h.up.weight for h.0.up.weight; leave {layer} out of stacks" in said
+    assert (
+        "torch's names carry no layer number: it has h.up.weight for h.0.up.weight; write {one} for {layer} in stacks" in said
+    )
+
+
+def test_a_block_without_a_number_is_a_stack_of_one():
+    family, stack = (
+        Family("own", {"blocks.": "h.{one}"}, module_rules("up", "up")),
+        {"blocks": {"up": {"kernel": noise(1, D, F)}}},
+    )
+    state = to_torch(stack, family)
+    assert list(state) == ["h.up.weight"]
+    assert same(to_jax(state, stack, family), stack)
+    said = refused(state, {"blocks": {"up": {"kernel": noise(2, D, F)}}}, family)
+    assert said == "blocks.up.kernel has 2 layers, and {one} in h.{one}up.weight stands for one; write {layer}"
 
 
 def test_a_rule_and_a_stack_that_do_not_go_together():

@@ -34,7 +34,7 @@ from parity_tests.support.helpers import (
     seq2seq_config,
     usually,
 )
-from parity_tests.zoo.others import Annotated, SmallGPT, Translator
+from parity_tests.zoo.others import Annotated, Book, Chat, SmallGPT, Translator
 from parity_tests.zoo.ports import StackOfStates, TwoStacksOfStates
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # torch tells whoever builds one with norm_first
@@ -78,6 +78,12 @@ def translator_config(**changes):
     return seq2seq_config(**sizes, **changes)
 
 
+NO_BIASES = {"norm_bias": False, "qkv_bias": False, "output_bias": False, "feed_forward_bias": False}
+CHAT = {"norm": "rms", "norm_affine": False, "embedding_norm": True, "positions": "none", "activation": "relu_squared"}
+CHAT |= {"rotary": "half", "rotary_reversed": True, "qk_norm": True, "qk_norm_affine": False, "qk_norm_after_rotary": True}
+CHAT |= {name: off for name, off in NO_BIASES.items() if name != "norm_bias"} | {"logits_softcap": 15.0}
+CHAT |= {"norm_epsilon": float(np.finfo(np.float64).eps)}
+"""nanochat in float64: torch's norm has the smallest step of the type as its epsilon."""
 BESIDE = {"source_embed.token.": "source.", "embed.token.": "target.", "head.": "head."}
 TRANSLATOR = within(FAMILIES["torch_transformer"], "transformer.", BESIDE)
 KNOWN = {**FAMILIES, "translator": TRANSLATOR}
@@ -93,9 +99,16 @@ MODELS = {
     "nanogpt": (SmallGPT, lambda: small_gpt(tied=True)),
     "nanogpt without biases": (
         lambda: SmallGPT(bias=False),
-        lambda: small_gpt(tied=True, norm_bias=False, qkv_bias=False, output_bias=False, feed_forward_bias=False),
+        lambda: small_gpt(tied=True, **NO_BIASES),
     ),
     "mingpt": (lambda: SmallGPT(tied=False, activation="tanh"), lambda: small_gpt(activation="gelu_tanh")),
+    "nanochat": (Chat, lambda: small_gpt(**CHAT, n_kv_heads=2)),
+    "nanochat whose heads have keys of their own": (
+        lambda: Chat(kv_heads=N),
+        lambda: small_gpt(**CHAT, projections="separate"),
+    ),
+    "raschka": (Book, lambda: small_gpt(activation="gelu_tanh", qkv_bias=False)),
+    "raschka with biases": (lambda: Book(qkv_bias=True), lambda: small_gpt(activation="gelu_tanh", projections="separate")),
     "bert": (
         lambda: transformers.BertModel(transformers.BertConfig(vocab_size=V, max_position_embeddings=11, **BERT_SIZES)),
         lambda: abstract(
@@ -203,6 +216,15 @@ def sequences(sources: int = V) -> tuple[np.ndarray, ...]:
 
 def call_seq2seq(model, source, target, valid):
     return model(source, target, source_mask=padding_mask(valid))
+
+
+OF_BOOKS = ["nanochat", "nanochat whose heads have keys of their own", "raschka", "raschka with biases"]
+
+
+@pytest.mark.parametrize("name", usually(OF_BOOKS, "nanochat", "raschka"))
+def test_gpts_to_learn_by(name):
+    says = check_family(name, probe(V, B, T, 3)[:1], lambda model, ids: model(ids), lambda model, ids: model(ids))
+    assert ("trf_blocks.0.att.mask, trf_blocks.1.att.mask (the causal mask)" in says) == name.startswith("raschka")
 
 
 @pytest.mark.parametrize("name", usually(["bart", "marian", "marian of two vocabularies"], "bart"))

@@ -35,6 +35,7 @@ SHAPES = {
     "half of a part": {"rotary": "half", "rotary_dim": 6},
     "interleaved in a part": {"rotary": "interleaved", "rotary_dim": 10},
     "yarn": {"rotary": "half", **YARN},
+    "backwards": {"rotary": "half", "rotary_reversed": True, **YARN},
 }
 
 

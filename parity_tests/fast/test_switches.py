@@ -125,6 +125,32 @@ GPTS = {
         residual_multiplier=1.3,
         layers="unrolled",
     ),
+    "nanochat": gpt_config(
+        context=CONTEXT,
+        **BARE,
+        norm_affine=False,
+        embedding_norm=True,
+        qk_norm=True,
+        qk_norm_affine=False,
+        qk_norm_after_rotary=True,
+        rotary="half",
+        rotary_reversed=True,
+        n_kv_heads=K,
+        activation="relu_squared",
+        logits_softcap=1.5,
+        layers="rolled",
+    ),
+    "norms of heads with gains of their own": gpt_config(
+        context=CONTEXT,
+        positions="none",
+        rotary="half",
+        qk_norm=True,
+        qk_norm_kind="layer",
+        qk_norm_over="each",
+        qk_norm_bias=True,
+        n_kv_heads=K,
+        layers="rolled",
+    ),
     "shared layers": gpt_config(
         context=CONTEXT, shared_layers=True, rotary="half", positions="none", window=5, layers="rolled"
     ),
@@ -172,7 +198,15 @@ OTHERS = BY_LENGTH | {
     ),
     "an encoder with slopes": encoder_config(context=CONTEXT, positions="none", relative_bias="alibi"),
     "t5's encoder-decoder": seq2seq_config(
-        context=CONTEXT, **BARE, **T5, gated=True, activation="gelu_tanh", tied=True, logits_scale=0.2, logits_softcap=2.0
+        context=CONTEXT,
+        **BARE,
+        **T5,
+        gated=True,
+        activation="gelu_tanh",
+        tied=True,
+        logits_scale=0.2,
+        logits_softcap=2.0,
+        n_decoder_heads=2,
     ),
     "rotary and windows of both stacks, norms of heads in cross-attention": seq2seq_config(
         context=CONTEXT,
@@ -204,7 +238,8 @@ def model_twins(name):
 @pytest.mark.first(8)
 @checks
 @pytest.mark.parametrize(
-    "name", usually(CONFIGS, "gemma", "neox", "alibi", "shared layers", "t5's encoder-decoder", "cohere", *BY_LENGTH)
+    "name",
+    usually(CONFIGS, "gemma", "neox", "alibi", "nanochat", "shared layers", "t5's encoder-decoder", "cohere", *BY_LENGTH),
 )
 def test_equal(name, check):
     reference, candidate = model_twins(name)

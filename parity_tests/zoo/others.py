@@ -60,6 +60,119 @@ class SmallGPT(nn.Module):
         return self.lm_head(self.transformer["ln_f"](x))
 
 
+def rms(x):
+    """nanochat's norm, without a gain, and with torch's own epsilon."""
+    return functional.rms_norm(x, x.shape[-1:])
+
+
+class ChatAttention(nn.Module):
+    """nanochat's: queries and keys are rotated backwards, and normed then; heads share keys and values."""
+
+    def __init__(self, kv_heads):
+        super().__init__()
+        self.kv_heads, kv = kv_heads, D // N * kv_heads
+        self.c_q, self.c_k, self.c_v = (nn.Linear(D, width, bias=False) for width in (D, kv, kv))
+        self.c_proj = nn.Linear(D, D, bias=False)
+
+    def forward(self, x, cos, sin):
+        batch, length, _ = x.shape
+        q, k, v = (linear(x).view(batch, length, -1, D // N).transpose(1, 2) for linear in (self.c_q, self.c_k, self.c_v))
+        q, k = (rms(torch.cat([a * cos + b * sin, b * cos - a * sin], -1)) for a, b in (it.chunk(2, -1) for it in (q, k)))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.c_proj(y.transpose(1, 2).reshape(batch, length, D))
+
+
+class ChatBlock(nn.Module):
+    """Pre-norm, with a squared ReLU."""
+
+    def __init__(self, kv_heads):
+        super().__init__()
+        self.attn = ChatAttention(kv_heads)
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(D, F, bias=False), "c_proj": nn.Linear(F, D, bias=False)})
+
+    def forward(self, x, *waves):
+        x = x + self.attn(rms(x), *waves)
+        return x + self.mlp["c_proj"](functional.relu(self.mlp["c_fc"](rms(x))) ** 2)
+
+
+class Chat(nn.Module):
+    """nanochat as it was in 2025."""
+
+    def __init__(self, *, kv_heads=2, layers=2, softcap=15.0):
+        super().__init__()
+        self.softcap = softcap
+        self.transformer = nn.ModuleDict(
+            {"wte": nn.Embedding(V, D), "h": nn.ModuleList(ChatBlock(kv_heads) for _ in range(layers))}
+        )
+        self.lm_head = nn.Linear(D, V, bias=False)
+
+    def forward(self, ids):
+        x, half = rms(self.transformer["wte"](ids.long())), D // N // 2
+        rates = 10000.0 ** (-torch.arange(half, dtype=x.dtype) / half)
+        angles = torch.arange(ids.shape[1], dtype=x.dtype)[:, None] * rates
+        for block in self.transformer["h"]:
+            x = block(x, angles.cos(), angles.sin())
+        return self.softcap * torch.tanh(self.lm_head(rms(x)) / self.softcap)
+
+
+class ScaleAndShift(nn.Module):
+    """A layer norm by the names of Raschka's book."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(D)), nn.Parameter(torch.zeros(D))
+
+    def forward(self, x):
+        return (
+            self.scale * (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, correction=0) + 1e-5) + self.shift
+        )
+
+
+class BookAttention(nn.Module):
+    """Raschka's, with the mask as a buffer that is saved."""
+
+    def __init__(self, context, qkv_bias):
+        super().__init__()
+        self.W_query, self.W_key, self.W_value = (nn.Linear(D, D, bias=qkv_bias) for _ in range(3))
+        self.out_proj = nn.Linear(D, D)
+        self.register_buffer("mask", torch.triu(torch.ones(context, context), diagonal=1))
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        q, k, v = (each(x).view(batch, length, N, -1).transpose(1, 2) for each in (self.W_query, self.W_key, self.W_value))
+        scores = (q @ k.transpose(2, 3)).masked_fill(self.mask.bool()[:length, :length], -torch.inf) / math.sqrt(D // N)
+        return self.out_proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, D))
+
+
+class BookBlock(nn.Module):
+    """Pre-norm."""
+
+    def __init__(self, context, qkv_bias):
+        super().__init__()
+        self.att = BookAttention(context, qkv_bias)
+        layers = nn.Sequential(nn.Linear(D, F), nn.GELU(approximate="tanh"), nn.Linear(F, D))
+        self.ff = nn.ModuleDict({"layers": layers})
+        self.norm1, self.norm2 = ScaleAndShift(), ScaleAndShift()
+
+    def forward(self, x):
+        x = x + self.att(self.norm1(x))
+        return x + self.ff["layers"](self.norm2(x))
+
+
+class Book(nn.Module):
+    """The GPT of "Build a Large Language Model (From Scratch)"."""
+
+    def __init__(self, *, qkv_bias=False, context=11, layers=2):
+        super().__init__()
+        self.tok_emb, self.pos_emb = nn.Embedding(V, D), nn.Embedding(context, D)
+        self.trf_blocks = nn.Sequential(*(BookBlock(context, qkv_bias) for _ in range(layers)))
+        self.final_norm, self.out_head = ScaleAndShift(), nn.Linear(D, V, bias=False)
+
+    def forward(self, ids):
+        x = self.tok_emb(ids.long()) + self.pos_emb(torch.arange(ids.shape[1]))
+        return self.out_head(self.final_norm(self.trf_blocks(x)))
+
+
 class StdNorm(nn.Module):
     """By the standard deviation."""
 

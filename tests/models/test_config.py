@@ -433,10 +433,12 @@ def test_rotary_positions_are_a_value():
     """Fields that are read stand in it, and no others; saved configurations hold the flat fields."""
     plain = GOOD[GPTConfig]
     config = GPTConfig(**plain, **YARN, rotary_truncate=False)
-    assert config.rotary_embedding == RotaryEmbedding(False, 2, 10000.0, None, YarnScaling(2.0, 8, 32.0, 1.0, False, None))
+    assert config.rotary_embedding == RotaryEmbedding(
+        False, 2, 10000.0, None, YarnScaling(2.0, 8, 32.0, 1.0, False, None), False
+    )
     assert GPTConfig(**plain).rotary_embedding is None
     turned = GPTConfig(**(plain | {"n_heads": 2}), rotary="interleaved", rotary_base=500.0)
-    assert turned.rotary_embedding == RotaryEmbedding(True, 6, 500.0, None, None)
+    assert turned.rotary_embedding == RotaryEmbedding(True, 6, 500.0, None, None, False)
     saved = json.loads(json.dumps(asdict(config)))
     assert saved["rotary_factor"] == 2.0
     assert from_dict(GPTConfig, saved) == config

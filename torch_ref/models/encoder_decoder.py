@@ -198,11 +198,11 @@ class EncoderDecoder(nn.Module):
         batch, n_tokens = target.shape
         check_room(cache, n_tokens, config.context)
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
-        check_scored((batch, config.n_heads, n_tokens, keys), *own, name="target ")
+        check_scored((batch, config.decoder.n_heads, n_tokens, keys), *own, name="target ")
         if not isinstance(memory, KeysValues):
             check_memory(memory, config.d_model)
         rows, read = memory_shape(memory)
         check_rows(batch, rows)
-        check_scored((batch, config.n_heads, n_tokens, read), *cross, name="memory ")
+        check_scored((batch, config.decoder.n_heads, n_tokens, read), *cross, name="memory ")
         x = self.embed(target, (start + torch.arange(n_tokens))[None])
         return x, combine(causal_mask(n_tokens, keys, start), own[0])

@@ -10,7 +10,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.validation.inputs import check_place, check_scored, check_sources, source_widths
 from torch_ref.nn.cache import KeysValues, LayerCache, fold_heads
 from torch_ref.nn.masks import combine, window_mask
-from torch_ref.nn.norms import ScaledNorm, head_norm
+from torch_ref.nn.norms import PlainNorm, ScaledNorm, head_norm
 from torch_ref.nn.rotary import make_rotary, rotate
 
 KEEP_ALL = nn.Dropout(0.0)
@@ -154,7 +154,7 @@ class MultiHeadAttention(nn.Module):
         self.query_norm, self.key_norm = (head_norm(config, n) if config.qk_norm else None for n in (self.heads, self.kv_heads))
         self.sinks = Sinks(config.n_heads) if config.sinks else None
         self.scale, self.softcap, self.norm_over = config.attention_scale, config.attention_softcap, config.qk_norm_over
-        self.clip = config.clip_qkv
+        self.clip, self.norm_late = config.clip_qkv, config.qk_norm_after_rotary and not cross
         self.rotary = None if cross else make_rotary(config)
         self.window, self.patterned = None if cross else config.window, config.layer_pattern is not None and not cross
         self.rotary_patterned = config.rotary_pattern is not None and not cross
@@ -224,13 +224,13 @@ class MultiHeadAttention(nn.Module):
         """Return rotated queries and keys, preceded by the cached ones, and the mask with the sliding window in it."""
         check_place((self.patterned, self.rotary_patterned), place, self.rotary is not None or self.window is not None, memory)
         q, k, v = self.project(x, memory)
-        start, windowed = 0 if cache is None else cache.length, place.windowed
-        if windowed is None:
-            windowed = self.window is not None
+        start = 0 if cache is None else cache.length
+        windowed = self.window is not None if place.windowed is None else place.windowed
         if self.rotary is not None:
             behind = (torch.arange(x.shape[1]) + start)[None]
             positions = behind if place.positions is None else place.positions
             q, k = (rotate(heads, self.rotary, positions, windowed, place.rotated) for heads in (q, k))
+            q, k = self._normed(self.query_norm, q, late=True), self._normed(self.key_norm, k, late=True)
         if cache is not None:
             k, v, cache = cache.append(k, v)
         if self.window is not None and windowed:
@@ -240,11 +240,11 @@ class MultiHeadAttention(nn.Module):
     def _scoring(self) -> Scoring:
         return Scoring(self.scale, self.softcap, self.sinks)
 
-    def _normed(self, norm: ScaledNorm | None, x: Tensor) -> Tensor:
-        """Return queries, keys or values with their norm, and clamped."""
-        if norm is not None:
-            x = norm(x) if self.norm_over == "head" else split_heads(norm(merge_heads(x)), x.shape[2])
-        return x if self.clip is None else x.clamp(-self.clip, self.clip)
+    def _normed(self, norm: ScaledNorm | PlainNorm | None, x: Tensor, *, late: bool = False) -> Tensor:
+        """Return queries, keys or values clamped, and with their norm where it stands: before or, `late`, after rotation."""
+        if norm is not None and late == self.norm_late:
+            x = norm(x) if self.norm_over != "all" else split_heads(norm(merge_heads(x)), x.shape[2])
+        return x if self.clip is None or late else x.clamp(-self.clip, self.clip)
 
 
 def split_qkv(qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -27,9 +27,12 @@ FUNCTIONS = {"layer": layer_norm, "std": std_norm, "rms": rms_norm}
 
 
 class ScaledNorm(nn.Module):
-    """weight * normalised(x) + bias; with `unit_offset`, the gain is 1 + weight. RMSNorm has no bias; others may have one."""
+    """weight * normalised(x) + bias; with `unit_offset`, the gain is 1 + weight. RMSNorm has no bias; others may have one.
 
-    def __init__(self, kind: Norm, width: int, epsilon: float, bias: bool = True, unit_offset: bool = False):
+    `width` is the size of the last axis, or the shape of the last two, of which each row then has a gain of its own.
+    """
+
+    def __init__(self, kind: Norm, width: int | tuple[int, int], epsilon: float, bias: bool = True, unit_offset: bool = False):
         super().__init__()
         self.kind = kind
         self.epsilon = epsilon
@@ -64,7 +67,10 @@ def make_norm(kind: Norm, config: BlockConfig, width: int | None = None) -> nn.M
     return ScaledNorm(kind, width, config.norm_epsilon, config.norm_bias, config.norm_unit_offset)
 
 
-def head_norm(config: BlockConfig, heads: int) -> ScaledNorm:
-    """Build the norm of queries or keys: RMSNorm over the width of a head, or of all of them."""
-    width = config.head_width * (1 if config.qk_norm_over == "head" else heads)
-    return ScaledNorm("rms", width, config.norm_epsilon, unit_offset=config.norm_unit_offset)
+def head_norm(config: BlockConfig, heads: int) -> ScaledNorm | PlainNorm:
+    """Build the norm of queries or keys, over the units of a head or of all of them."""
+    if not config.qk_norm_affine:
+        return PlainNorm(config.qk_norm_kind, config.norm_epsilon)
+    shapes = {"head": config.head_width, "each": (heads, config.head_width), "all": heads * config.head_width}
+    shape = shapes[config.qk_norm_over]
+    return ScaledNorm(config.qk_norm_kind, shape, config.norm_epsilon, config.qk_norm_bias, config.norm_unit_offset)

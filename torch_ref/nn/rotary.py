@@ -49,6 +49,8 @@ class Rotary:
 
     interleaved: bool
     """True if units 2i and 2i + 1 are a pair; False if units i and i + R / 2 are."""
+    reversed: bool
+    """True if pairs turn by the negative angles."""
     angles: tuple[Pairs, Pairs]
     """Radians per token of each pair of units."""
     amplitudes: tuple[float, float]
@@ -68,7 +70,7 @@ def make_rotary(config: BlockConfig) -> Rotary | None:
         if rotary.window_base is not None:
             local, local_amplitude, local_longer = base_angles(rotary.dim, rotary.window_base), 1.0, None
     both = tuple(angles.tolist()), tuple(local.tolist())
-    return Rotary(rotary.interleaved, both, (amplitude, local_amplitude), (longer, local_longer))
+    return Rotary(rotary.interleaved, rotary.reversed, both, (amplitude, local_amplitude), (longer, local_longer))
 
 
 def base_angles(dim: int, base: float) -> Tensor:
@@ -165,7 +167,7 @@ def waves(rotary: Rotary, positions: Tensor, windowed: bool, dtype: torch.dtype)
     angles = angles_of(rotary.angles[windowed], rotary.longer[windowed], positions, dtype)
     angles = positions.to(dtype)[..., None, None] * angles
     amplitude = rotary.amplitudes[windowed]
-    return angles.cos() * amplitude, angles.sin() * amplitude
+    return angles.cos() * amplitude, angles.sin() * (-amplitude if rotary.reversed else amplitude)
 
 
 def rotate(x: Tensor, rotary: Rotary, positions: Tensor, windowed: bool = False, rotated: bool | None = None) -> Tensor:

@@ -97,7 +97,7 @@ _KEYS: dict[str, Key] = {
     "encoder_layers": Field("n_layers", 12),
     "decoder_layers": Field("n_decoder_layers", 12),
     "encoder_attention_heads": Field("n_heads", 16),
-    "decoder_attention_heads": Same("encoder_attention_heads"),
+    "decoder_attention_heads": Field("n_decoder_heads", 16),
     "encoder_ffn_dim": Field("d_ff", 4096),
     "decoder_ffn_dim": Same("encoder_ffn_dim"),
     "num_hidden_layers": Same("encoder_layers"),
@@ -110,7 +110,6 @@ _KEYS: dict[str, Key] = {
     "is_encoder_decoder": Only(True, "its decoder would read no source"),
     "tie_word_embeddings": Only(True, "the tables of source, target and head would be one, and are several"),
     "add_bias_logits": Only(False, "the logits would lack a bias"),
-    "extra_pos_embeddings": Only(2, "positions would be counted from another row"),
 }
 _UNLIKE = {  # keys of older files, with one value in every model type
     "normalize_before": "its norms stand in other places",
@@ -128,7 +127,17 @@ def _older(before: bool, embedding: bool, final: bool, static: bool) -> dict[str
 
 def _biased(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set `head_bias` only if there is a tensor for it: a base model is saved without."""
-    return found | {"head_bias": "final_logits_bias" in names}
+    return _heads(found) | {"head_bias": "final_logits_bias" in names}
+
+
+def _heads(found: dict[str, Any]) -> dict[str, Any]:
+    """Set the decoder's number of heads, if it is not the encoder's."""
+    return found | {"n_decoder_heads": None if found["n_decoder_heads"] == found["n_heads"] else found["n_decoder_heads"]}
+
+
+def _decoder(config: EncoderDecoderConfig) -> dict[str, Any]:
+    """Return the keys of the decoder's sizes."""
+    return {"decoder_layers": config.decoder.n_layers, "decoder_attention_heads": config.decoder.n_heads}
 
 
 BART_TYPE = ModelType(
@@ -141,8 +150,11 @@ BART_TYPE = ModelType(
     base="BartModel",
     prefix="model.",
     heads={"classification_head.": "classification", "qa_outputs.": "answers in a text"},
-    harmless=frozenset(["classif_dropout", "classifier_dropout", "decoder_layerdrop", "encoder_layerdrop"]),
+    harmless=frozenset(
+        ["classif_dropout", "classifier_dropout", "decoder_layerdrop", "encoder_layerdrop", "extra_pos_embeddings"]
+    ),
     derive=_biased,
+    undo=_decoder,
 )
 
 
@@ -157,7 +169,7 @@ def _two_tables(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]
 def _one_or_two(config: EncoderDecoderConfig) -> dict[str, Any]:
     shared = config.source_vocab_size is None
     sizes = {"vocab_size": config.source_ids, "decoder_vocab_size": config.vocab_size}
-    return sizes | {"share_encoder_decoder_embeddings": shared}
+    return _decoder(config) | sizes | {"share_encoder_decoder_embeddings": shared}
 
 
 MARIAN_TYPE = replace(
@@ -220,9 +232,9 @@ BLENDERBOT_TYPE = replace(
         "encoder_layers": Field("n_layers", 2),
         "decoder_layers": Field("n_decoder_layers", 24),
         "encoder_attention_heads": Field("n_heads", 32),
+        "decoder_attention_heads": Field("n_decoder_heads", 32),
         "encoder_ffn_dim": Field("d_ff", 10240),
         "pad_token_id": Field("padding_idx", 0),
-        "extra_pos_embeddings": Only(0, "positions would be counted from another row"),
     },
     fixed={"norm_position": "pre", "tied": True},
     model="BlenderbotForConditionalGeneration",
@@ -247,7 +259,7 @@ def _fairseq(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
         raise TypeError("pad_token_id is null, and positions are counted from it")
     rows, offset = found["context"] + 2, found["padding_idx"] + 1
     table = fairseq_sinusoids(rows, found["d_model"], found["padding_idx"])
-    return found | {"positions": table, "position_offset": offset, "context": rows - offset}
+    return _heads(found) | {"positions": table, "position_offset": offset, "context": rows - offset}
 
 
 M2M_100_TYPE = replace(
@@ -266,7 +278,7 @@ M2M_100_TYPE = replace(
     model="M2M100ForConditionalGeneration",
     base="M2M100Model",
     derive=_fairseq,
-    undo=lambda config: {"max_position_embeddings": config.context + config.position_offset - 2},
+    undo=lambda config: _decoder(config) | {"max_position_embeddings": config.context + config.position_offset - 2},
 )
 """Model type of M2M-100 and NLLB.
 

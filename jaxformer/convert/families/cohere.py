@@ -8,14 +8,15 @@ from typing import Any
 from jaxformer.config.models import GPTConfig
 from jaxformer.convert.decoder_keys import layer_types, read_layers, read_rotated, rope_keys
 from jaxformer.convert.families.llama import FIXED, LLAMA, LLAMA_TYPE, rotary
-from jaxformer.convert.families.llama_like import keys_of
-from jaxformer.convert.model_type import Field, Only
+from jaxformer.convert.families.llama_like import keys_of, normed
+from jaxformer.convert.model_type import Field
 
 COHERE = replace(LLAMA, name="cohere")
 """Family for Llama's configuration with `norm="layer", norm_bias=False, parallel_residual=True, shared_norm=True,
 rotary="interleaved", tied=True`, and with `logits_scale`."""
 COHERE2 = replace(COHERE, name="cohere2")
 """Family for Cohere's configuration with `window`, `layer_pattern`, and rotary positions in layers with a window alone."""
+
 
 COHERE_TYPE = replace(
     LLAMA_TYPE,
@@ -34,7 +35,7 @@ COHERE_TYPE = replace(
             "pad_token_id": Field("padding_idx", 0),
             "rope_theta": Field("rope_theta", 5e5),
             "tie_word_embeddings": Field("tied", True),
-            "use_qk_norm": Only(False, "queries and keys would not be normed"),
+            "use_qk_norm": Field("qk_norm", False),
         },
         without=("rms_norm_eps", "head_dim", "mlp_bias"),
     ),
@@ -44,6 +45,7 @@ COHERE_TYPE = replace(
     model="CohereForCausalLM",
     base="CohereModel",
     harmless=frozenset(["pretraining_tp"]),
+    derive=lambda found, names: rotary(normed(found)),
     undo=lambda config: {"num_key_value_heads": config.kv_heads} | rope_keys(config),
 )
 

@@ -75,7 +75,12 @@ GPT2_TYPE = ModelType(
     model="GPT2LMHeadModel",
     base="GPT2Model",
     prefix="transformer.",
-    heads={"score.": "classification", "classifier.": "classification", "multiple_choice_head.": "multiple choice"},
+    heads={
+        "score.": "classification",
+        "classifier.": "classification",
+        "multiple_choice_head.": "multiple choice",
+        "qa_outputs.": "answers in a text",
+    },
     harmless=frozenset(
         [
             "classifier_dropout",

@@ -1,14 +1,16 @@
-"""Decoders with Llama's names in transformers' format: Arcee, ERNIE 4.5, Granite, Helium, Nemotron, Seed-OSS and StableLM."""
+"""Decoders with Llama's names in transformers' format: Arcee, ERNIE 4.5, Granite, Helium, Hunyuan, Nemotron,
+Seed-OSS and StableLM."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from jaxformer.config.models import GPTConfig
+from jaxformer.convert.axes import Join
 from jaxformer.convert.decoder_keys import PART, rope_keys
 from jaxformer.convert.families.llama import FIXED, LLAMA, LLAMA_TYPE, NO_BIAS, PROJECTIONS, rotary, sizes_of_heads
-from jaxformer.convert.family import Family, module_rules
-from jaxformer.convert.model_type import ACTIVATIONS, Field, Key, Only
+from jaxformer.convert.family import Family, Rule, module_rules
+from jaxformer.convert.model_type import ACTIVATIONS, Field, Key
 
 
 def family_of(name: str, names: Mapping[str, str]) -> Family:
@@ -19,6 +21,11 @@ def family_of(name: str, names: Mapping[str, str]) -> Family:
 def keys_of(changes: Mapping[str, Key], without: Collection[str] = ()) -> dict[str, Key]:
     """Return Llama's keys with these changes."""
     return {name: key for name, key in {**LLAMA_TYPE.keys, **changes}.items() if name not in without}
+
+
+def normed(found: dict[str, Any]) -> dict[str, Any]:
+    """Set the kind of norm of queries and keys, if they have one: each head has gains of its own."""
+    return found | ({"qk_norm_kind": "layer", "qk_norm_over": "each"} if found["qk_norm"] else {})
 
 
 def inverse(number: float) -> float:
@@ -35,13 +42,31 @@ GRANITE = replace(LLAMA, name="granite")
 """Family for Llama's configuration with `embedding_multiplier`, `residual_multiplier`, `attention_scale` and `logits_scale`."""
 HELIUM = replace(LLAMA, name="helium")
 """Family for Llama's configuration with `rotary="interleaved"`."""
+HUNYUAN = replace(
+    LLAMA,
+    name="hunyuan_v1_dense",
+    rules=(
+        *module_rules("attention.query_norm", "self_attn.query_layernorm"),
+        *module_rules("attention.key_norm", "self_attn.key_layernorm"),
+        *LLAMA.rules,
+    ),
+)
+"""Family for Llama's configuration with `qk_norm=True, qk_norm_after_rotary=True`."""
 NEMOTRON = replace(LLAMA, name="nemotron")
 """Family for `GPTConfig(positions="none", rotary="half", rotary_dim=..., norm_unit_offset=True, activation="relu_squared")`."""
 SEED_OSS = replace(LLAMA, name="seed_oss")
 """Family for Llama's configuration with `qkv_bias=True`."""
-STABLELM = replace(LLAMA, name="stablelm")
+STABLELM = replace(
+    LLAMA,
+    name="stablelm",
+    rules=(
+        Rule("attention.query_norm.scale", "self_attn.q_layernorm.norms.{part}.weight", join=Join("N", stacked=True)),
+        Rule("attention.key_norm.scale", "self_attn.k_layernorm.norms.{part}.weight", join=Join("K", stacked=True)),
+        *LLAMA.rules,
+    ),
+)
 """Family for Llama's configuration with `norm="layer"`, a `rotary_dim`, and `parallel_residual` with `shared_norm` as in the
-model."""
+model; and with `qk_norm=True, qk_norm_kind="layer", qk_norm_over="each"` where it has norms of queries and keys."""
 
 ARCEE_TYPE = replace(
     LLAMA_TYPE,
@@ -110,6 +135,23 @@ ERNIE_TYPE = replace(
     model="Ernie4_5ForCausalLM",
     base="Ernie4_5Model",
     harmless=frozenset(["attention_dropout", "compression_ratio", "hidden_dropout_prob", "attention_probs_dropout_prob"]),
+)
+HUNYUAN_TYPE = replace(
+    LLAMA_TYPE,
+    name="hunyuan_v1_dense",
+    family=HUNYUAN,
+    keys=keys_of(
+        {
+            "vocab_size": Field("vocab_size", 290943),
+            "rms_norm_eps": Field("norm_epsilon", 1e-5),
+            "pad_token_id": Field("padding_idx", 0),
+        },
+        without=("mlp_bias",),
+    ),
+    fixed=FIXED | {"feed_forward_bias": False, "qk_norm": True, "qk_norm_after_rotary": True},
+    model="HunYuanDenseV1ForCausalLM",
+    base="HunYuanDenseV1Model",
+    harmless=frozenset(["eod_token_id", "pretraining_tp"]),
 )
 SEED_OSS_TYPE = replace(
     LLAMA_TYPE,
@@ -197,7 +239,7 @@ NEMOTRON_TYPE = replace(
 
 def _stablelm(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set one norm for both branches of a parallel residual connection."""
-    return rotary(found | {"shared_norm": found["parallel_residual"]})
+    return rotary(normed(found) | {"shared_norm": found["parallel_residual"]})
 
 
 STABLELM_TYPE = replace(
@@ -215,7 +257,7 @@ STABLELM_TYPE = replace(
             "use_qkv_bias": Field("qkv_bias", False),
             "use_parallel_residual": Field("parallel_residual", False),
             "hidden_dropout": Field("residual_dropout", 0.0),  # torch drops nothing of attention's output
-            "qk_layernorm": Only(False, "queries and keys would not be normed"),
+            "qk_layernorm": Field("qk_norm", False),
             PART: Field(PART, 0.25),
         },
         without=("rms_norm_eps", "head_dim", "attention_bias", "mlp_bias"),

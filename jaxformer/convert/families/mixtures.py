@@ -202,7 +202,7 @@ OLMOE_TYPE = replace(
         "rms_norm_eps": Field("norm_epsilon", 1e-5),
         "pad_token_id": Field("padding_idx", 1),
         "attention_bias": Field("qkv_bias", False, also=("output_bias",)),
-        "clip_qkv": Only(None, "queries, keys and values would not be clipped"),
+        "clip_qkv": Field("clip_qkv", None),
         "num_experts": Field("n_experts", 64),
         "num_experts_per_tok": Field("experts_per_token", 8),
         "norm_topk_prob": Field("router_normalised", False),

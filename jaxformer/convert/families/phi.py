@@ -1,4 +1,4 @@
-"""Phi (1, 1.5 and 2) and Phi-3 (with Phi-3.5 and Phi-4) in transformers' format."""
+"""Phi (1, 1.5 and 2), Phi-3 (with Phi-3.5 and Phi-4) and Persimmon in transformers' format."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -10,11 +10,13 @@ from jaxformer.convert.families.glm import GATE_UP
 from jaxformer.convert.families.llama import FIXED, HEADS, LLAMA, LLAMA_TYPE, NAMES, NO_BIAS, rotary
 from jaxformer.convert.families.llama_like import keys_of
 from jaxformer.convert.family import module_rules, packed_rules, projection_rules
-from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only
+from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType
 
 _NAMES = {
     "embed.token": "model.embed_tokens",
     "attention_norm": "input_layernorm",
+    "attention.query_norm": "self_attn.q_layernorm",
+    "attention.key_norm": "self_attn.k_layernorm",
     "feed_forward.up": "mlp.fc1",
     "feed_forward.down": "mlp.fc2",
     "norm": "model.final_layernorm",
@@ -46,8 +48,9 @@ projections are fused or separate."""
 
 
 def _phi(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Set the head's bias, which a model without a head has not."""
-    return rotary(found | {"head_bias": "lm_head.bias" in names})
+    """Set the head's bias, which a model without a head has not, and the kind of norm of queries and keys."""
+    norms = {"qk_norm_kind": "layer", "qk_norm_bias": True} if found["qk_norm"] else {}
+    return rotary(found | norms | {"head_bias": "lm_head.bias" in names})
 
 
 PHI_TYPE = ModelType(
@@ -69,7 +72,7 @@ PHI_TYPE = ModelType(
         "attention_dropout": Field("attention_dropout", 0.0),
         "pad_token_id": Field("padding_idx", None),
         "tie_word_embeddings": Field("tied", False),
-        "qk_layernorm": Only(False, "queries and keys would not be normed"),
+        "qk_layernorm": Field("qk_norm", False),
         PART: Field(PART, 0.5),
         **ROPE,
     },
@@ -127,4 +130,62 @@ PHI3_TYPE = replace(
     harmless=frozenset(["embd_pdrop", "attention_bias", "interpolate_factor", "lm_head_bias", "mlp_bias"]),
     derive=_phi3,
     undo=_undo_phi3,
+)
+
+
+_PERSIMMON_NAMES = {
+    "embed.token": "model.embed_tokens",
+    "attention_norm": "input_layernorm",
+    "attention.query_norm": "self_attn.q_layernorm",
+    "attention.key_norm": "self_attn.k_layernorm",
+    "attention.out": "self_attn.dense",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward.up": "mlp.dense_h_to_4h",
+    "feed_forward.down": "mlp.dense_4h_to_h",
+    "norm": "model.final_layernorm",
+    "head": "lm_head",
+}
+
+PERSIMMON = replace(
+    LLAMA,
+    name="persimmon",
+    rules=(
+        *packed_rules("attention", "self_attn.query_key_value"),
+        *(rule for pair in _PERSIMMON_NAMES.items() for rule in module_rules(*pair)),
+    ),
+)
+"""Family for `GPTConfig(positions="none", rotary="half", rotary_dim=..., activation="relu_squared", qk_norm=True,
+qk_norm_kind="layer", qk_norm_bias=True)`; projections are fused or separate."""
+
+
+def _persimmon(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Set the kind of norm of queries and keys, if they have one."""
+    return rotary(found | ({"qk_norm_kind": "layer", "qk_norm_bias": True} if found["qk_norm"] else {}))
+
+
+PERSIMMON_TYPE = replace(
+    LLAMA_TYPE,
+    name="persimmon",
+    family=PERSIMMON,
+    keys=keys_of(
+        {
+            "vocab_size": Field("vocab_size", 262144),
+            "intermediate_size": Field("d_ff", 16384),
+            "num_hidden_layers": Field("n_layers", 36),
+            "num_attention_heads": Field("n_heads", 64),
+            "max_position_embeddings": Field("context", 16384),
+            "hidden_act": Field("activation", "relu2", ACTIVATIONS),
+            "layer_norm_eps": Field("norm_epsilon", 1e-5),
+            "hidden_dropout": Field("residual_dropout", 0.0),  # torch drops nothing of attention's output
+            "qk_layernorm": Field("qk_norm", True),
+            PART: Field(PART, 0.5),
+        },
+        without=("rms_norm_eps", "head_dim", "attention_bias", "mlp_bias", "num_key_value_heads"),
+    ),
+    fixed={"positions": "none", "rotary": "half", "projections": "fused"},
+    model="PersimmonForCausalLM",
+    base="PersimmonModel",
+    harmless=frozenset(),
+    derive=_persimmon,
+    undo=lambda config: rope_keys(config, part=True),
 )

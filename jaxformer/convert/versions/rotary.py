@@ -64,6 +64,7 @@ TYPES: Mapping[str, Rotary] = {
     "helium": Rotary(1e5),
     "longcat_flash": Rotary(1e7),
     "modernbert": Rotary(1.6e5, theta_key="global_rope_theta", near=("local_rope_theta", 1e4), flat=False),
+    "nomic_bert": Rotary(1e3),
     "olmo3": Rotary(theta_in_5=5e5, near=("rope_theta", 1e4)),
     "persimmon": Rotary(2.5e4, theta_in_5=1e4, part=0.5),
     "phi3": Rotary(part=1.0),

@@ -83,17 +83,17 @@ STRICT: Mapping[str, type] = {
 """Keys -> the one type that transformers 5 takes: 1 is no float to it. Version 4 takes what torch takes."""
 NULLABLE = {
     "attn_logit_softcapping": ("gemma2", "gemma3_text"),
-    "final_logit_softcapping": ("gemma2", "gemma3_text"),
+    "final_logit_softcapping": ("gemma2", "gemma3_text", "nanochat"),
     "head_dim": (
         *("arcee", "ernie4_5", "glm", "llama", "mistral", "mixtral", "nemotron", "olmoe", "qwen2_moe", "qwen3_moe"),
-        "seed_oss",
+        *("hunyuan_v1_dense", "nomic_bert", "seed_oss"),
     ),
     "intermediate_size": ("gpt_neo",),
     "layer_norm_eps": ("cohere",),
     "layer_norm_epsilon": ("falcon",),
     "num_key_value_heads": (
         *("arcee", "cohere", "cohere2", "ernie4_5", "glm", "granite", "llama", "nemotron", "olmo", "olmo2", "olmo3", "olmoe"),
-        *("phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "seed_oss", "smollm3"),
+        *("hunyuan_v1_dense", "nanochat", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "seed_oss", "smollm3"),
     ),
     "use_cache": ("ernie4_5",),
 }

@@ -211,6 +211,13 @@ BLOCKS = [
         r"blocks\.\d",
         "sum.factors 'attention=0, 1' 'at=input of *feed_forward_norm'",
     ),
+    Mutant(
+        "as many heads in the decoder as in the encoder",
+        config(n_decoder_heads=None),
+        "separate",
+        r"decoder.*attention",
+        choice("attention*", "heads=6, 4"),
+    ),
     Mutant("bias after narrow embeddings dropped", reads_as(0.0, "project.bias"), "slopes", "project", NO_BIAS),
 ]
 
@@ -236,6 +243,9 @@ DECODERS = [
         choice("activation", "activation=squared relu, relu"),
     ),
     Mutant("long texts by the short factors", config(rotary_original_context=4096), "olmo", "attention"),
+    Mutant("rotated forwards", config(rotary_reversed=False), "nanochat", "attention"),
+    Mutant("queries and keys normed before their rotation", config(qk_norm_after_rotary=False), "heads", "attention"),
+    Mutant("RMSNorm of queries and keys for LayerNorm", config(qk_norm_kind="rms"), "heads", "query_norm|key_norm"),
     Mutant("a base that does not grow", config(rotary_original_context=4096), "growing", "attention"),
 ]
 
