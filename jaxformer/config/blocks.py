@@ -45,6 +45,7 @@ FLAGS = (
     "parallel_residual",
     "shared_norm",
     "qkv_bias",
+    "key_bias",
     "output_projection",
     "output_bias",
     "feed_forward_bias",
@@ -106,6 +107,8 @@ class BlockConfig(RotaryConfig, ExpertsConfig):
     """Query, key and value of self-attention as three matrices (separate) or as one (fused)."""
     qkv_bias: bool = True
     """Bias of the query, key and value projections."""
+    key_bias: bool = True
+    """Bias of the key projection; False: queries and values alone have one (Whisper)."""
     output_projection: bool = True
     """Output projection after attention, which mixes the heads."""
     output_bias: bool = True

@@ -29,6 +29,7 @@ READ_WITH: ReadWith = {
     "relative_buckets": ("relative_bias", ("t5",)),
     "relative_distance": ("relative_bias", ("t5",)),
     "remat_policy": ("remat", (True,)),
+    "key_bias": ("qkv_bias", (True,)),
     "gate_limit": ("gated", (True,)),
     "qk_norm_over": ("qk_norm", (True,)),
     "shared_norm": ("parallel_residual", (True,)),
@@ -79,6 +80,8 @@ def _check_norms_and_residuals(config: Any) -> None:
 
 
 def _check_heads(config: Any) -> None:
+    if not config.key_bias and config.projections == "fused":
+        raise ConfigError("key_bias = False needs projections = 'separate': one bias is for queries, keys and values together")
     if not config.output_projection and config.output_bias:
         raise ConfigError("output_bias = True needs output_projection = True; set output_bias = False")
     if not config.output_projection and config.n_heads * config.head_width != config.d_model:

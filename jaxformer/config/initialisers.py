@@ -1,7 +1,7 @@
 """Initial distribution of each tensor of a model, one function per scheme, used by both frameworks. Imports no jax.
 
 A tensor is known by its path in the JAX model (`stack.blocks.attention.query.kernel`) and by its shape without the layer axis;
-a kernel's shape is (in, out), and (experts, in, out) of experts."""
+a kernel's shape is (in, out), (experts, in, out) of experts and (width, in, out) of a convolution."""
 
 import math
 from collections.abc import Mapping
@@ -34,11 +34,17 @@ def kernel_of(path: str) -> str:
     return path.removesuffix("bias") + "kernel" if path.endswith(".bias") else path
 
 
+def fans(path: str, shapes: Shapes) -> tuple[int, ...]:
+    """Return the sizes of a kernel that make its fans: (in, out), and of a convolution (width, in, out)."""
+    shape = shapes[path]
+    return shape if path.startswith("stem.") else shape[-2:]
+
+
 def torch_default(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
     """Defaults of torch.nn.Linear, U(+-1/sqrt(fan_in)) for kernels and biases, and of torch.nn.Embedding, N(0, 1)."""
     if path.endswith(".table"):
         return Initialiser("normal", 1.0)
-    return Initialiser("uniform", 1 / math.sqrt(shapes[kernel_of(path)][-2]))
+    return Initialiser("uniform", 1 / math.sqrt(math.prod(fans(kernel_of(path), shapes)[:-1])))
 
 
 def normal(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
@@ -61,7 +67,8 @@ def xavier(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
     """U(+-sqrt(6 / (in + out))) for kernels and tables, biases zero (Glorot and Bengio 2010, equation 16)."""
     if path.endswith(".bias"):
         return ZEROS
-    return Initialiser("uniform", math.sqrt(6 / sum(shapes[path][-2:])))
+    *field, n_in, n_out = fans(path, shapes)
+    return Initialiser("uniform", math.sqrt(6 / (math.prod(field) * (n_in + n_out))))
 
 
 SCHEMES = {"torch": torch_default, "normal": normal, "gpt2": gpt2, "xavier": xavier}

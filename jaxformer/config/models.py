@@ -181,6 +181,9 @@ class EncoderDecoderConfig(ModelConfig):
     """Number of decoder blocks. None: n_layers, as in the encoder."""
     source_vocab_size: int | None = None
     """Number of source token ids, which have an embedding of their own. None: source and target share one embedding."""
+    source_features: int | None = None
+    """Number M of features of each frame of a source that has no ids, as the bins of a log-mel spectrogram; a convolution stem
+    makes one source token of two frames (Whisper). None: the source is ids."""
     source_context: int | None = None
     """Longest source, in tokens. None: `context`."""
     source_positions: Positions | FixedTable | None = None
@@ -196,9 +199,14 @@ class EncoderDecoderConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("n_decoder_layers", "source_vocab_size", "source_context"):
+        for name in ("n_decoder_layers", "source_vocab_size", "source_features", "source_context"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
+        if self.source_features is not None and self.source_vocab_size is not None:
+            raise ConfigError(
+                f"source_vocab_size = {self.source_vocab_size} is not read with source_features = {self.source_features}, as "
+                "such a source has no ids; leave one of them out"
+            )
         if self.padding_idx is not None:
             check_size("padding_idx", self.padding_idx, least=0, most=self.source_ids - 1)
         name = "positions" if self.source_positions is None else "source_positions"

@@ -34,6 +34,13 @@ def check_ids(tokens: Any, vocab_size: int, context: int, *, name: str = "tokens
     return tokens
 
 
+def check_frames(frames: Any, n_features: int | None, context: int) -> Tokens:
+    """Return frames `B _ M` as an array, after checking their shape and, outside of jit, their values."""
+    frames = as_array(frames)
+    inputs.check_frames(frames, n_features, context)
+    return frames
+
+
 def check_room(cache: Any, n_tokens: int, context: int) -> None:
     """Raise InputError if the cache lacks free space for this many more tokens; under jit only the type of the cache is
     checked."""

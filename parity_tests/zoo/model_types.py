@@ -27,6 +27,8 @@ SEQ2SEQ |= {f"{stack}_attention_heads": 3 for stack in ("encoder", "decoder")}
 SEQ2SEQ |= {f"{stack}_ffn_dim": 20 for stack in ("encoder", "decoder")}
 IDS = {"bos_token_id": 0, "eos_token_id": EOS, "pad_token_id": PAD}
 SEQ2SEQ |= IDS | {"decoder_start_token_id": START}
+WHISPER = {key: value for key, value in SEQ2SEQ.items() if key != "max_position_embeddings"}
+WHISPER |= {"num_mel_bins": 5, "max_source_positions": 7, "max_target_positions": 22}
 MPNET = BERT | IDS | {"max_position_embeddings": 20}
 GPT2 = {"vocab_size": V, "n_positions": 21, "n_embd": D, "n_layer": 2, "n_head": 3, "bos_token_id": 0, "eos_token_id": EOS}
 T5 = {"vocab_size": V, "d_model": D, "d_kv": 6, "d_ff": 20, "num_layers": 2, "num_heads": 3}
@@ -97,6 +99,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "m2m_100": ("M2M100ForConditionalGeneration", SEQ2SEQ),
     "pegasus": ("PegasusForConditionalGeneration", SEQ2SEQ | {"activation_function": "relu", "scale_embedding": True}),
     "blenderbot": ("BlenderbotForConditionalGeneration", SEQ2SEQ),
+    "whisper": ("WhisperForConditionalGeneration", WHISPER),
+    "whisper, base": ("WhisperModel", WHISPER),
     "t5": ("T5ForConditionalGeneration", T5),
     "t5, untied": ("T5ForConditionalGeneration", T5 | {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
     "mt5": ("MT5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),

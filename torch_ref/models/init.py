@@ -9,17 +9,20 @@ from torch_ref.nn.embeddings import Embedding, Head
 from torch_ref.nn.experts import ExpertLinear
 from torch_ref.nn.positions import RelativeBias
 
-LEAVES = {nn.Linear: "kernel", ExpertLinear: "kernel", Head: "kernel", Embedding: "table", RelativeBias: "table"}
+LEAVES = {nn.Linear: "kernel", nn.Conv1d: "kernel", ExpertLinear: "kernel", Head: "kernel", Embedding: "table", RelativeBias: "table"}
 
 
 def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return every parameter with its name in the initialiser table; a kernel is viewed as (in, out)."""
+    """Return every parameter with its name in the initialiser table; a kernel is viewed as (in, out), of a convolution as (width, in,
+    out)."""
     found = []
     for path, module in model.named_modules():
         for leaf, tensor in module.named_parameters(recurse=False):
             if leaf == "weight":
                 leaf = LEAVES.get(type(module), "scale")
-            found.append((f"{path}.{leaf}", tensor.data.mT if leaf == "kernel" else tensor.data))
+            of_convolution = leaf == "kernel" and isinstance(module, nn.Conv1d)
+            viewed = tensor.data.mT if leaf == "kernel" else tensor.data
+            found.append((f"{path}.{leaf}", tensor.data.permute(2, 1, 0) if of_convolution else viewed))
     return found
 
 

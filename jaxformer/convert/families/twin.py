@@ -9,6 +9,7 @@ TWIN = Family(
     },
     rules=(
         *(Rule(f"experts.{each}.kernel", f"experts.{each}.weight", "e o i -> e i o") for each in ("gate", "up", "down")),
+        *(Rule(f"stem.{each}.kernel", f"stem.{each}.weight", "o i w -> w i o") for each in ("conv1", "conv2")),
         Rule("kernel", "weight", "transposed"),
         Rule("table", "weight"),
         Rule("scale", "weight"),
