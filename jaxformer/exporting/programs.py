@@ -122,7 +122,7 @@ def _source(model: EncoderDecoder, text: Array, valid: Array, start: int | None,
     """Begin decoding of a source, whose padding is moved to the right."""
     order = jnp.argsort(~valid, axis=1, stable=True)
     text, valid = jnp.take_along_axis(text, order, 1), jnp.take_along_axis(valid, order, 1)
-    return translation.read(model, text, valid, jnp.asarray(start, jnp.int32), n_tokens, width=1)
+    return translation.read(model, text, valid, jnp.asarray([start], jnp.int32), n_tokens, width=1)
 
 
 def _written(begun: Begun, valid: Array, n_tokens: int, choice: Choice, ngram: int) -> Array:
@@ -137,6 +137,8 @@ def _written(begun: Begun, valid: Array, n_tokens: int, choice: Choice, ngram: i
 def _check_model(model: Any) -> None:
     if not isinstance(model, Model):
         raise InputError(f"{type_of(model)} cannot be exported; give a GPT, an Encoder or an EncoderDecoder")
+    if isinstance(model, EncoderDecoder) and model.stem is not None:
+        raise InputError("a model that reads frames of features cannot be exported; give one that reads ids")
     check_values(model)
 
 

@@ -214,7 +214,7 @@ class EncoderDecoder(nnx.Module):
         check_scored((batch, config.n_heads, n_tokens, n_tokens), mask, bias, name="source ")
         positions = jnp.arange(n_tokens, dtype=jnp.int32)[None]
         if stem is not None:
-            return self.source_embed.place(source, positions, key=key)
+            return self.source_embed.place(jnp.asarray(source), positions, key=key)
         shared = self.embed.token if config.source_vocab_size is None else None
         return self.source_embed(jnp.asarray(source), positions, token=shared, key=key)
 

@@ -9,12 +9,13 @@ from torch_ref.nn.embeddings import Embedding, Head
 from torch_ref.nn.experts import ExpertLinear
 from torch_ref.nn.positions import RelativeBias
 
-LEAVES = {nn.Linear: "kernel", nn.Conv1d: "kernel", ExpertLinear: "kernel", Head: "kernel", Embedding: "table", RelativeBias: "table"}
+KERNELS = nn.Linear, nn.Conv1d, ExpertLinear, Head
+LEAVES = dict.fromkeys(KERNELS, "kernel") | {Embedding: "table", RelativeBias: "table"}
 
 
 def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return every parameter with its name in the initialiser table; a kernel is viewed as (in, out), of a convolution as (width, in,
-    out)."""
+    """Return every parameter with its name in the initialiser table; a kernel is viewed as (in, out), and a convolution's as
+    (width, in, out)."""
     found = []
     for path, module in model.named_modules():
         for leaf, tensor in module.named_parameters(recurse=False):

@@ -18,6 +18,11 @@ _NAMES = {
 }
 _LINEARS = ("q_proj", "k_proj", "v_proj"), "out_proj"
 
+_HARMLESS = """classifier_proj_size decoder_layerdrop encoder_layerdrop forced_decoder_ids mask_feature_length
+mask_feature_min_masks mask_feature_prob mask_time_length mask_time_min_masks mask_time_prob median_filter_width scale_embedding
+use_weighted_layer_sum"""
+"""Keys that change no output, or training alone: SpecAugment's without its switch, layers that are dropped."""
+
 WHISPER = Family(
     name="whisper",
     stacks={f"{stack}.blocks.": f"model.{stack}.layers.{{layer}}." for stack in ("encoder", "decoder")},
@@ -67,10 +72,6 @@ WHISPER_TYPE = ModelType(
     base="WhisperModel",
     prefix="model.",
     heads={"projector.": "classification of audio", "classifier.": "classification of audio"},
-    harmless=frozenset(
-        """classifier_proj_size decoder_layerdrop encoder_layerdrop forced_decoder_ids mask_feature_length
-        mask_feature_min_masks mask_feature_prob mask_time_length mask_time_min_masks mask_time_prob median_filter_width
-        scale_embedding use_weighted_layer_sum""".split()
-    ),
+    harmless=frozenset(_HARMLESS.split()),
 )
 """Model type of Whisper; transformers reads `scale_embedding`, and scales nothing."""
