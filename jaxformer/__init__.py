@@ -38,6 +38,7 @@ TYPE_CHECKING = False  # importing typing takes time, in which a command could n
 if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.checkpoints.opened import load as load
     from jaxformer.checkpoints.sentences import load_sentence_encoder as load_sentence_encoder
+    from jaxformer.checkpoints.transcriber import load_transcriber as load_transcriber
     from jaxformer.checkpoints.written import save as save
     from jaxformer.config.configuration import FixedTable as FixedTable
     from jaxformer.config.models import EncoderConfig as EncoderConfig
@@ -100,6 +101,7 @@ __version__ = "0.1.0"
 PUBLIC = {
     "checkpoints.opened": "load",
     "checkpoints.sentences": "load_sentence_encoder",
+    "checkpoints.transcriber": "load_transcriber",
     "checkpoints.written": "save",
     "config.configuration": "FixedTable",
     "config.models": "EncoderConfig EncoderDecoderConfig GPTConfig",
