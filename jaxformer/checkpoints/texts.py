@@ -96,6 +96,8 @@ def translator_of(
     """Build a translator from a folder that is not a run folder."""
     if not isinstance(found.model, EncoderDecoder):
         raise InputError(f"{found.place} holds a model that does not translate texts; use jaxformer generate")
+    if found.model.stem is not None:
+        raise InputError(f"{found.place} holds a model that reads audio; use jaxformer transcribe")
     tokenizer, ids = read_tokenizer(found), read_ids(found.place, chosen)
     if ids.start is None or not ids.ends:
         raise InputError(f"{found.place}/{CONFIG} names no decoder_start_token_id or no eos_token_id; write them into it")

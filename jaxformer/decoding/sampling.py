@@ -134,7 +134,12 @@ def with_timestamps(
     barred |= (last & before)[:, None] & is_time
     barred |= (last & ~before)[:, None] & (ids < jnp.asarray(rules.end))
     barred |= (place == 0) & (~is_time | (ids > jnp.asarray(rules.latest)))
-    values = jnp.where(barred, -jnp.inf, values)
+    return prefer_timestamps(jnp.where(barred, -jnp.inf, values), begin)
+
+
+def prefer_timestamps(values: Float[Array, "R V"], begin: Int[Array, ""]) -> Float[Array, "R V"]:
+    """Set all but timestamps to -inf where timestamps together are likelier than any other token."""
+    is_time = jnp.arange(values.shape[-1], dtype=jnp.int32)[None] >= begin
     together = jax.nn.logsumexp(jnp.where(is_time, values, -jnp.inf), axis=-1)
     likelier = together > jnp.where(is_time, -jnp.inf, values).max(-1)
     return jnp.where(likelier[:, None] & ~is_time, -jnp.inf, values)

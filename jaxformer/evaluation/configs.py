@@ -39,6 +39,7 @@ CONFIGS: dict[str, ModelConfig] = {
     "separate": EncoderDecoderConfig(
         **PLAIN, n_decoder_layers=2, source_vocab_size=PLAIN["vocab_size"], norm_position="post", positions="sinusoid"
     ),
+    "frames": EncoderDecoderConfig(**PLAIN, n_decoder_layers=2, source_features=7, key_bias=False, tied=True),
     "llama": GPTConfig(
         **PLAIN,
         **BARE,

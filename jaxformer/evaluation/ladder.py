@@ -44,10 +44,13 @@ SHORTER = 3
 def adversarial_inputs(config: ModelConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, ...]:
     """Return ids `B T` and a mask of the real tokens, followed by token types (encoder) or target ids and their mask.
 
-    Neither source nor target is longer than its context.
+    A source of features is an odd number of frames in place of ids. Neither source nor target is longer than its context.
     """
     if isinstance(config, EncoderDecoderConfig):
         source = probe(config.source_ids, batch, min(length, config.source.context), seed)
+        if config.source_features is not None:
+            shape = batch, 2 * source[0].shape[1] - 1, config.source_features
+            source = np.random.default_rng(seed).standard_normal(shape).astype(np.float32), source[1]
         return *source, *probe(config.vocab_size, batch, min(length, config.context) - SHORTER, seed + 1000)
     tokens = probe(config.vocab_size, batch, length, seed)
     if isinstance(config, EncoderConfig):

@@ -35,6 +35,7 @@ from parity_tests.support.helpers import (
     checks,
     encoder_config,
     gpt_config,
+    noise,
     run_check,
     seq2seq_config,
     twins,
@@ -155,6 +156,7 @@ BY_LENGTH = {
     ),
 }
 """GPTs whose angles depend on the longest position of a call, so that a cache holds keys of several angles."""
+FRAMES = "a source of frames, keys without a bias"
 OTHERS = BY_LENGTH | {
     "an encoder with embeddings of their own width, a window on both sides and token types": encoder_config(
         context=CONTEXT,
@@ -174,6 +176,7 @@ OTHERS = BY_LENGTH | {
     "t5's encoder-decoder": seq2seq_config(
         context=CONTEXT, **BARE, **T5, gated=True, activation="gelu_tanh", tied=True, logits_scale=0.2, logits_softcap=2.0
     ),
+    FRAMES: seq2seq_config(context=CONTEXT, source_features=5, key_bias=False, source_context=19, tied=True, position_offset=2),
     "rotary and windows of both stacks, norms of heads in cross-attention": seq2seq_config(
         context=CONTEXT,
         norm="rms",
@@ -204,7 +207,7 @@ def model_twins(name):
 @pytest.mark.first(8)
 @checks
 @pytest.mark.parametrize(
-    "name", usually(CONFIGS, "gemma", "neox", "alibi", "shared layers", "t5's encoder-decoder", "cohere", *BY_LENGTH)
+    "name", usually(CONFIGS, "gemma", "neox", "alibi", "shared layers", "t5's encoder-decoder", "cohere", *BY_LENGTH, FRAMES)
 )
 def test_equal(name, check):
     reference, candidate = model_twins(name)
@@ -304,6 +307,8 @@ def test_attention_weights_and_hidden_states(name):
     model, twin = wide_twins(name)
     tokens, target = (np.random.default_rng(seed).integers(0, V, (2, n)) for seed, n in ((5, CONTEXT), (6, CONTEXT - 3)))
     arrays = (tokens, target) if isinstance(CONFIGS[name], EncoderDecoderConfig) else (tokens,)
+    if name == FRAMES:
+        arrays = (noise(2, 31, 5).astype(np.float64), target)
     with torch.no_grad():
         for what in ("attention_weights", "hidden_states"):
             reference = getattr(twin, what)(*map(torch.from_numpy, arrays))

@@ -34,10 +34,8 @@ def constrain(
     for row, (read, tokens) in enumerate(zip(history, chosen, strict=True)):
         values[row, repeats([*read, *tokens], rules.no_repeat_ngram)] = -torch.inf
     if rules.timestamps is not None:
-        for row, tokens in enumerate(chosen):
-            values[row] = with_timestamps(
-                values[row], tokens, rules.timestamps, rules.latest_first_timestamp, end_tokens(eos)[0]
-            )
+        numbers = rules.timestamps, rules.latest_first_timestamp, end_tokens(eos)[0]
+        values = torch.stack([with_timestamps(row, tokens, *numbers) for row, tokens in zip(values, chosen, strict=True)])
     for where, token in rules.forced:
         if place == where % n_tokens:
             values[:] = -torch.inf
@@ -60,6 +58,11 @@ def with_timestamps(values: Tensor, tokens: list[int], begin: int, latest: int |
         values[:begin] = -torch.inf
         if latest is not None:
             values[begin + latest + 1 :] = -torch.inf
+    return prefer_timestamps(values, begin)
+
+
+def prefer_timestamps(values: Tensor, begin: int) -> Tensor:
+    """Set all but timestamps to -inf where timestamps together are likelier than any other token."""
     if values[begin:].logsumexp(0) > values[:begin].max():
         values[:begin] = -torch.inf
     return values
