@@ -129,7 +129,7 @@ def with_timestamps(
     last, before = (jnp.take(tokens, jnp.maximum(place - back, 0), axis=1) >= begin for back in (1, 2))
     last, before = last & (place >= 1), before | (place < 2)
     written = jnp.where(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None] < place, tokens, -1).max(1)
-    least = jnp.where(written < begin, begin, written + ~(last & ~before))
+    least = jnp.where(written < begin, begin, written + (before | ~last).astype(jnp.int32))
     barred = (ids == begin - 1) | (is_time & (ids < least[:, None]))
     barred |= (last & before)[:, None] & is_time
     barred |= (last & ~before)[:, None] & (ids < jnp.asarray(rules.end))
