@@ -118,7 +118,7 @@ def attention(
     def attend(q, k, v, mask, bias, rng):
         return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring), dropout_rate, rng), v)
 
-    return attend_in_chunks(attend, q, k, v, mask, bias, rng, causal=causal)
+    return attend_in_chunks(attend, q, k, v, mask, bias, rng, scoring, causal=causal)
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
