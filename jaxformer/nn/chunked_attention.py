@@ -52,8 +52,8 @@ def attend_in_chunks(
 ) -> Float[Array, "B T N H"]:
     """Call `attend(q, k, v, mask, bias, rng)`; on a CPU, chunk by chunk where there are many scores, with a PRNG key per chunk.
 
-    Chunks without a mask, bias or dropout, whose `scoring` is a scale alone, are attended to by keys. `causal` says that the mask
-    hides every later key. A program that is exported for symbolic sizes attends at once.
+    Chunks without a mask, bias or dropout, whose `scoring` is a scale alone, are attended to by keys. `causal` says that the
+    mask hides every later key. A program that is exported for symbolic sizes attends at once.
     """
     (batch, queries, heads, _), (_, keys, kv_heads, _) = q.shape, k.shape
     if not all(isinstance(size, int) for size in (batch, queries, keys)):
