@@ -45,7 +45,7 @@ class Speech:
     language: str | None
     task: str | None
     timestamps: bool
-    """What is done where the user does not say."""
+    """True if timestamps are written where the user does not say."""
     forced: tuple[int | None, ...]
     """Tokens after the start where neither language nor task is given; None: the language is to be detected."""
     longest: int | None

@@ -32,9 +32,9 @@ class Segment(NamedTuple):
     """Time of its first word in the audio, in seconds."""
     end: float
     tokens: np.ndarray
-    """Its ids, timestamps included."""
+    """Ids, timestamps included."""
     text: str | None
-    """Its text; None if the folder has no tokenizer."""
+    """Text; None if the folder has no tokenizer."""
 
 
 class Transcript(NamedTuple):

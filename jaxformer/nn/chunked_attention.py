@@ -7,7 +7,6 @@ torch's fused attention does all of this in one kernel.
 """
 
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -62,7 +61,8 @@ def attend_in_chunks(
     sequences = fewest_parts(batch, scores)
     together = fewest_parts(kv_heads, scores // sequences)
     plain = all(it is None for it in (mask, bias, rng, scoring.softcap, scoring.sinks))
-    part = jax.checkpoint(partial(attend_by_keys, scale=scoring.scale) if plain else attend, prevent_cse=False)
+    by_keys = lambda q, k, v, mask, bias, rng: attend_by_keys(q, k, v, scoring.scale)  # noqa: E731
+    part = jax.checkpoint(by_keys if plain else attend, prevent_cse=False)
     in_chunks = attend
     if causal and mask is not None and BLOCKS <= queries == keys and scores >= LEAST_SCORES and traced_for() is None:
         in_chunks = part = in_blocks(part, queries)
@@ -74,13 +74,7 @@ def attend_in_chunks(
 
 
 def attend_by_keys(
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K H"],
-    mask: None,
-    bias: None,
-    rng: None,
-    scale: float | None,
+    q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], v: Float[Array, "B S K H"], scale: float | None
 ) -> Float[Array, "B T N H"]:
     """Attend to all keys, with scores `S T`: a CPU goes through columns in vectors, and along a row number by number."""
     grouped = (q * (q.shape[-1] ** -0.5 if scale is None else scale)).reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
