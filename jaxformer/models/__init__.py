@@ -1,9 +1,23 @@
-"""Models: tokens -> logits."""
+"""Models: tokens or images -> logits."""
 
 from jaxformer.models.build import Model, abstract, build, initialiser_table, with_head
+from jaxformer.models.dual_encoder import DualEncoder
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.gpt import GPT
 from jaxformer.models.sentence_model import SentenceModel
+from jaxformer.models.vision_encoder import VisionEncoder
 
-__all__ = ["GPT", "Encoder", "EncoderDecoder", "Model", "SentenceModel", "abstract", "build", "initialiser_table", "with_head"]
+__all__ = [
+    "GPT",
+    "DualEncoder",
+    "Encoder",
+    "EncoderDecoder",
+    "Model",
+    "SentenceModel",
+    "VisionEncoder",
+    "abstract",
+    "build",
+    "initialiser_table",
+    "with_head",
+]

@@ -4,12 +4,14 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.initialisers import Initialiser, initialisers
-from jaxformer.config.models import ModelConfig
+from jaxformer.config.dual import AnyModelConfig
 from torch_ref.nn.embeddings import Embedding, Head
 from torch_ref.nn.experts import ExpertLinear
+from torch_ref.nn.images import PatchProjection
 from torch_ref.nn.positions import RelativeBias
 
 LEAVES = {nn.Linear: "kernel", ExpertLinear: "kernel", Head: "kernel", Embedding: "table", RelativeBias: "table"}
+LEAVES |= {PatchProjection: "kernel"}
 
 
 def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -19,11 +21,12 @@ def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
         for leaf, tensor in module.named_parameters(recurse=False):
             if leaf == "weight":
                 leaf = LEAVES.get(type(module), "scale")
-            found.append((f"{path}.{leaf}", tensor.data.mT if leaf == "kernel" else tensor.data))
+            data = tensor.data.flatten(1) if isinstance(module, PatchProjection) and leaf == "kernel" else tensor.data
+            found.append((f"{path}.{leaf}" if path else leaf, data.mT if leaf == "kernel" else data))
     return found
 
 
-def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator | None) -> None:
+def initialise(model: nn.Module, config: AnyModelConfig, generator: torch.Generator | None) -> None:
     """Draw every tensor of a model under construction; without a generator, from torch's default one."""
     tensors = named_tensors(model)
     table = initialisers(config, {name: tuple(tensor.shape) for name, tensor in tensors})
