@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import jax
 
-from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.dual import AnyModelConfig, DualEncoderConfig
+from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.errors import ConfigError

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.dual import AnyModelConfig
+from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.errors import ConfigError
 from jaxformer.pytree import layer_shapes, path_name
 from jaxformer.validation.arrays import check_drawn_from, is_key

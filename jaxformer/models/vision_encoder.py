@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.models.init import Rngs, initialise
@@ -12,7 +12,7 @@ from jaxformer.nn.images import ImageEmbedding
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
 from jaxformer.validation.arrays import check_not_torch, check_values
-from jaxformer.validation.images import Images, check_images, check_masked
+from jaxformer.validation.images import Images, Masked, check_images, check_masked
 from jaxformer.validation.inputs import check_config
 
 
@@ -33,15 +33,13 @@ class VisionEncoder(nnx.Module):
         initialise(self, config, rngs)
 
     def __call__(
-        self, images: Images, *, masked: Bool[Array, "B T"] | None = None, key: PRNGKeyArray | None = None
+        self, images: Images, *, masked: Masked | None = None, key: PRNGKeyArray | None = None
     ) -> Float[Array, "B *rows"]:
         """Return the head's logits `B C`, or without a head the state of every token. Arguments are those of `encode`."""
         states = self.encode(images, masked=masked, key=key)
         return states if self.head is None else self.head(self.pool(states), states)
 
-    def encode(
-        self, images: Images, *, masked: Bool[Array, "B T"] | None = None, key: PRNGKeyArray | None = None
-    ) -> Float[Array, "B T D"]:
+    def encode(self, images: Images, *, masked: Masked | None = None, key: PRNGKeyArray | None = None) -> Float[Array, "B T D"]:
         """Return the state of every token of an image: the class token, others that are learned, and the patches row by row.
 
         `masked` (one bool for each patch) is True where the mask token takes the place of a patch.
@@ -62,15 +60,15 @@ class VisionEncoder(nnx.Module):
                 return jnp.concatenate([states[:, 0], mean], -1)
         return self.norm(states[:, 0]) if self.config.pooled_norm else states[:, 0]
 
-    def attention_weights(self, images: Images, *, masked: Bool[Array, "B T"] | None = None) -> Float[Array, "L B N T T"]:
+    def attention_weights(self, images: Images, *, masked: Masked | None = None) -> Float[Array, "L B N T T"]:
         """Return the attention weights of every layer, for plotting."""
         return self.stack.weights(self._embed(images, masked, None)).own
 
-    def hidden_states(self, images: Images, *, masked: Bool[Array, "B T"] | None = None) -> Float[Array, "_ B T D"]:
+    def hidden_states(self, images: Images, *, masked: Masked | None = None) -> Float[Array, "_ B T D"]:
         """Return the embedded image and the output of every layer, L + 1 in all; none has the last norm, as in transformers."""
         return self.stack.hidden_states(self._embed(images, masked, None))
 
-    def _embed(self, images: Images, masked: Array | None, key: PRNGKeyArray | None) -> Array:
+    def _embed(self, images: Images, masked: Masked | None, key: PRNGKeyArray | None) -> Array:
         check_not_torch(images=images, masked=masked)
         check_images(images, self.config)
         check_masked(masked, images.shape[0], self.config)

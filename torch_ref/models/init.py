@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.dual import AnyModelConfig
+from jaxformer.config.initialisers import Initialiser, initialisers
 from torch_ref.nn.embeddings import Embedding, Head
 from torch_ref.nn.experts import ExpertLinear
 from torch_ref.nn.images import PatchProjection

@@ -34,9 +34,7 @@ _IMAGES = (
 )
 _IDS = {"embeddings.position_ids": "0, 1, 2, ..., which the model counts"}
 
-CLIP_VISION = Family(
-    name="clip_vision_model", stacks={"stack.blocks.": "encoder.layers.{layer}."}, rules=_IMAGES, ignored=_IDS
-)
+CLIP_VISION = Family(name="clip_vision_model", stacks={"stack.blocks.": "encoder.layers.{layer}."}, rules=_IMAGES, ignored=_IDS)
 """Family for `VisionEncoderConfig(activation="quick_gelu", patch_bias=False, embedding_norm=True, pooled_norm=True)`."""
 SIGLIP_VISION = replace(CLIP_VISION, name="siglip_vision_model")
 """Family for `VisionEncoderConfig(activation="gelu_tanh", norm_epsilon=1e-6, class_token=False, pooling="attention")`."""
@@ -48,7 +46,10 @@ CLIP = Family(
         for rest, torch in (("stack.blocks.", "encoder.layers.{layer}."), ("", ""))
     },
     rules=(
-        *(Rule(f"text.norm.{ours}", f"text_model.final_layer_norm.{name}") for ours, name in (("scale", "weight"), ("bias", "bias"))),
+        *(
+            Rule(f"text.norm.{ours}", f"text_model.final_layer_norm.{name}")
+            for ours, name in (("scale", "weight"), ("bias", "bias"))
+        ),
         *module_rules("embed.token", "embeddings.token_embedding"),
         *module_rules("text_projection", "text_projection"),
         *module_rules("image_projection", "visual_projection"),
@@ -142,9 +143,7 @@ _SIGLIP_TEXT_TYPE = replace(
     _CLIP_TEXT_TYPE,
     name="siglip_text_model",
     family=SIGLIP,
-    keys=_SIZES
-    | _SIGLIP
-    | {"vocab_size": Field("vocab_size", 32000), "max_position_embeddings": Field("context", 64)},
+    keys=_SIZES | _SIGLIP | {"vocab_size": Field("vocab_size", 32000), "max_position_embeddings": Field("context", 64)},
     fixed={},
     model="SiglipTextModel",
     base="SiglipTextModel",
