@@ -6,7 +6,7 @@ Axis letters, the same in every signature, einsum and sharding rule:
     T  query length       N  heads             L  layers
     S  key length         K  key/value heads   F  feed-forward width
     H  head width         W  beam width        E  experts
-    C  labels
+    C  labels                      M  patches             P  width of the vectors of images and texts
 
 `import jaxformer as jf` gives the public names of the table below. Each is loaded when it is first used: importing jaxformer
 loads neither jax nor torch.

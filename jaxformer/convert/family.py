@@ -96,8 +96,8 @@ class Family:
     absent: frozenset[str] = frozenset()
     """Full names of torch's tensors without a counterpart in JAX, as a comparison finds them."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of axes in layouts that no shape determines, as {"N": 12}. A model's own N, K, G, H, E, and P and Q of its patches, need
-    not be given."""
+    """Sizes of axes in layouts that no shape determines, as {"N": 12}. A model's own N, K, G, H and E need not be given, nor
+    P and Q, the height and width of its patches."""
 
     def __post_init__(self) -> None:
         check_kind("the name of a Family", self.name, str, "a string")

@@ -11,7 +11,7 @@ from jaxformer.nn.linear import Linear
 from jaxformer.nn.norms import make_norm
 
 
-def cut_patches(images: Float[Array, "B c height width"], size: tuple[int, int]) -> Float[Array, "B T X"]:
+def cut_patches(images: Float[Array, "B c height width"], size: tuple[int, int]) -> Float[Array, "B M X"]:
     """Cut images into patches of this height and width, row by row; a patch has its channels one after the other.
 
     Rows and columns that no whole patch fits into are left out.
@@ -29,7 +29,7 @@ class PatchProjection(Linear):
         self.patch_size = config.patch_size
         super().__init__(config.channels * config.patch_size[0] * config.patch_size[1], config.d_model, config.patch_bias)
 
-    def __call__(self, images: Float[Array, "B c height width"]) -> Float[Array, "B T D"]:
+    def __call__(self, images: Float[Array, "B c height width"]) -> Float[Array, "B M D"]:
         return super().__call__(cut_patches(images, self.patch_size))
 
 
@@ -51,7 +51,7 @@ class ImageEmbedding(nnx.Module):
         self.norm = make_norm(config.norm if config.embedding_norm else "none", config)
 
     def __call__(
-        self, images: Float[Array, "B c height width"], masked: Bool[Array, "B T"] | None, key: PRNGKeyArray | None = None
+        self, images: Float[Array, "B c height width"], masked: Bool[Array, "B M"] | None, key: PRNGKeyArray | None = None
     ) -> Float[Array, "B T D"]:
         """Return the vectors of these images; where `masked` is True, the mask token takes the place of a patch."""
         x = self.patch(images)

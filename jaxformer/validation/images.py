@@ -43,15 +43,15 @@ def _remedy(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
 
 
 def check_masked(masked: Any, batch: int, config: VisionEncoderConfig) -> None:
-    """Check the patches to hide: None, or booleans `B T`, one for each patch, of a model with a mask token."""
+    """Check the patches to hide: None, or booleans `B M`, one for each patch, of a model with a mask token."""
     if masked is None:
         return
     if not config.mask_token:
         raise InputError("this model has no mask token; build it with mask_token = True, or leave masked out")
     if (kind := str(masked.dtype).removeprefix("torch.")) != "bool" or tuple(masked.shape) != (batch, config.patches):
         raise InputError(
-            f"masked is {kind} of shape {tuple(masked.shape)}; give booleans of shape ({batch}, {config.patches}), one for each "
-            "patch, True = masked"
+            f"masked is {kind} of shape {tuple(masked.shape)}; give booleans of shape ({batch}, {config.patches}), one for "
+            "each patch, True = masked"
         )
 
 
