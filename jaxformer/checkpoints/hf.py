@@ -14,9 +14,10 @@ import numpy as np
 
 from jaxformer.config.dual import AnyModelConfig
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.convert.config_values import differences, part_of
 from jaxformer.convert.family import Family
 from jaxformer.convert.heads import find_variant, variant_for
-from jaxformer.convert.model_type import Field, ModelType, differences, part_of
+from jaxformer.convert.model_type import Field, ModelType
 from jaxformer.convert.mxfp4 import dequantized
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.rules import tensors_to_torch, to_jax

@@ -1,6 +1,6 @@
 """Models: tokens or images -> logits."""
 
-from jaxformer.models.build import Model, abstract, build, initialiser_table, with_head
+from jaxformer.models.build import Model, TextModel, abstract, build, initialiser_table, with_head
 from jaxformer.models.dual_encoder import DualEncoder
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
@@ -16,6 +16,7 @@ __all__ = [
     "EncoderDecoder",
     "Model",
     "SentenceModel",
+    "TextModel",
     "VisionEncoder",
     "abstract",
     "build",

@@ -19,7 +19,9 @@ from jaxformer.models.vision_encoder import VisionEncoder
 from jaxformer.pytree import layer_shapes, map_named, named_leaves
 from jaxformer.validation.inputs import check_config
 
-Model = GPT | Encoder | EncoderDecoder | VisionEncoder | DualEncoder
+TextModel = GPT | Encoder | EncoderDecoder
+"""Model that reads token ids alone."""
+Model = TextModel | VisionEncoder | DualEncoder
 Headed = TypeVar("Headed", Encoder, VisionEncoder)
 
 

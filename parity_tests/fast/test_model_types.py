@@ -19,7 +19,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import jaxformer as jf
 from jaxformer.checkpoints.certified import call_jax as encoder_by_jax
 from jaxformer.checkpoints.certified import call_torch as encoder_by_torch
-from jaxformer.convert.model_type import Field, Only, normal_form, value_of
+from jaxformer.convert.config_values import normal_form, value_of
+from jaxformer.convert.model_type import Field, Only
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.rules import gradients_to_torch
 from jaxformer.parity.numerics.float64 import to_float64, torch_float64

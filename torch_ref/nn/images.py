@@ -15,7 +15,7 @@ class PatchProjection(nn.Conv2d):
         size = config.patch_size
         super().__init__(config.channels, config.d_model, size, stride=size, bias=config.patch_bias)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().forward(images).flatten(2).mT
 
 

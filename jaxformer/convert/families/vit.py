@@ -147,7 +147,7 @@ DEIT_TYPE = replace(
     model="DeiTModel",
     base="DeiTModel",
     prefix="deit.",
-    heads=VIT_TYPE.heads | dict.fromkeys(("cls_classifier.", "distillation_classifier."), "classification"),
+    heads={**VIT_TYPE.heads} | dict.fromkeys(("cls_classifier.", "distillation_classifier."), "classification"),
     tasks={
         "image_classification": image_task(
             "DeiTForImageClassification", ("classifier.",), {"head.output": "classifier"}, pooling="class"
