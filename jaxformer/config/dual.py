@@ -44,7 +44,7 @@ class DualEncoderConfig:
         for name, kind in (("vision", VisionEncoderConfig), ("text", EncoderConfig)):
             tower: Any = getattr(self, name)
             if not isinstance(tower, kind):
-                raise ConfigError(f"{name} is {type_of(tower)}; give a {kind.__name__}")
+                raise ConfigError(f"{name} is {type_of(tower)}; give {kind.__name__}(...)")
             if tower.head != "none":
                 raise ConfigError(f"{name} has head = {tower.head!r}, which is not read in a dual encoder; leave it out")
         if self.text.pooler:

@@ -1,7 +1,7 @@
 """A vision encoder for images of another size."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -36,7 +36,7 @@ def with_image_size(model: Seeing, image_size: tuple[int, int], *, antialias: bo
 
     held = named_leaves(model)
 
-    def resized(path: str, leaf: Array) -> Array:
+    def resized(path: str, _: Any) -> Array:
         if path != name:
             return held[path]
         table = held[name]
