@@ -1,4 +1,4 @@
-"""What a certificate compares: inputs for a model of any class, and its output as torch and as jax give it."""
+"""Inputs for a model of any class, and its output as torch and as jax give it: what a certificate compares."""
 
 from importlib import import_module
 from typing import Any

@@ -164,7 +164,7 @@ class ModelType:
     memory: Family | None = None
     """Family of the tensors in transformers' own model; None: they have the names that they have in files."""
     memory_variant: Callable[[Any], Family | None] | None = None
-    """As `variant`, of the tensors in transformers' own model."""
+    """Function as `variant`, for the tensors in transformers' own model."""
     parts: Mapping[str, tuple[str, "ModelType"]] = field(default_factory=dict)
     """Key of config.json with a description of its own -> the field that it describes, and the type that reads it. A name
     `part.key` among `keys` is a key of that description."""

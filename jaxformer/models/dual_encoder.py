@@ -11,8 +11,8 @@ from jaxformer.models.vision_encoder import VisionEncoder
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.pooling import unit_norm
-from jaxformer.validation.arrays import Tokens, as_array
-from jaxformer.validation.images import Images, check_ends
+from jaxformer.validation.arrays import Images, Tokens, as_array
+from jaxformer.validation.images import check_ends
 from jaxformer.validation.inputs import check_config
 
 

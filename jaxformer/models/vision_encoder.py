@@ -11,8 +11,8 @@ from jaxformer.nn.image_pooling import make_image_head, make_pooler
 from jaxformer.nn.images import ImageEmbedding
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
-from jaxformer.validation.arrays import check_not_torch, check_values
-from jaxformer.validation.images import Images, Masked, check_images, check_masked
+from jaxformer.validation.arrays import Images, Masked, check_not_torch, check_values
+from jaxformer.validation.images import check_images, check_masked
 from jaxformer.validation.inputs import check_config
 
 

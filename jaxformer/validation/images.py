@@ -3,14 +3,10 @@
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Bool, Shaped
 
 from jaxformer.config.dual import DualEncoderConfig
 from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.errors import InputError, type_of
-
-Images = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
-Masked = Bool[Array, "..."] | Bool[np.ndarray, "..."]
 
 
 def check_images(images: Any, config: VisionEncoderConfig) -> None:
