@@ -7,7 +7,7 @@ The certificate records that converted weights were compared with transformers' 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -203,9 +203,10 @@ def lines(found: Description, folder: Path) -> dict[str, str]:
     }
 
 
-def said(config: AnyModelConfig) -> str:
+def said(config: Any) -> str:
     """Format a configuration with the fields that differ from their defaults."""
-    shown = (f"{it.name} = {value!r}" for it in fields(config) if (value := getattr(config, it.name)) != it.default)
+    values = ((it.name, value) for it in fields(config) if (value := getattr(config, it.name)) != it.default)
+    shown = (f"{name} = {said(value) if is_dataclass(value) else repr(value)}" for name, value in values)
     return f"{type(config).__name__}({', '.join(shown)})"
 
 

@@ -85,7 +85,7 @@ _PIXELS = {
     "patch_size": Field("patch_size", 32),
     "num_channels": Field("channels", 3),
 }
-_INITIAL = frozenset(["initializer_factor", "projection_dim"])
+_INITIAL = frozenset(["dropout", "initializer_factor", "projection_dim"])
 _SIGLIP = {"hidden_act": Field("activation", "gelu_pytorch_tanh", ACTIVATIONS), "layer_norm_eps": Field("norm_epsilon", 1e-6)}
 
 CLIP_VISION_TYPE = ModelType(
