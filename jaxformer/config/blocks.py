@@ -55,7 +55,7 @@ FLAGS = (
     "remat",
 )
 POSITIVE = ("norm_epsilon", "residual_multiplier")
-POSITIVE_OR_NONE = ("attention_scale", "attention_softcap", "clip_qkv", "gate_limit")
+POSITIVE_OR_NONE = ("attention_scale", "attention_softcap", "clip_qkv", "gate_limit", "layer_scale")
 
 
 @configuration
@@ -103,6 +103,9 @@ class BlockConfig(RotaryConfig, ExpertsConfig):
     """One norm for both branches of a parallel residual connection (GPT-J, Phi, Falcon, Cohere)."""
     residual_multiplier: float = 1.0
     """Factor of the output of every sub-layer before it is added (Granite)."""
+    layer_scale: float | None = None
+    """Layer scale: a learned factor of each unit of a sub-layer's output, which starts at this number (Touvron et al. 2021;
+    DINOv2). None: none."""
     projections: Projections = "separate"
     """Query, key and value of self-attention as three matrices (separate) or as one (fused)."""
     qkv_bias: bool = True

@@ -135,6 +135,8 @@ ENCODER_READ_WITH: ReadWith = {
 class EncoderConfig(ModelConfig):
     """Encoder: every token attends to all tokens."""
 
+    causal: bool = False
+    """Causal mask: every token attends to itself and to those before it alone (CLIP's texts)."""
     token_types: int = 0
     """Number of token types (BERT's segments), each with an embedding. 0: none."""
     pooler: bool = False
@@ -155,6 +157,7 @@ class EncoderConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("token_types", self.token_types, least=0)
+        check_flag("causal", self.causal)
         check_flag("pooler", self.pooler)
         check_choice("pooler_activation", self.pooler_activation, get_args(Activation), elsewhere=ELSEWHERE)
         check_choice("head", self.head, get_args(EncoderHead))

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from jaxformer.config.models import EncoderConfig
+from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert import families
 from jaxformer.convert.family import Family, module_rules
 from jaxformer.convert.heads import with_head
@@ -46,7 +47,7 @@ def find_family(family: Family | str, name: str = "family", *, model: Any = None
         hint = f"did you mean {near!r}? " if near else ""
         raise ConfigError(f"{name} = {family!r} is not known; {hint}choose one of {known}")
     config = getattr(model, "config", None)
-    if isinstance(config, EncoderConfig) and config.head != "none" and family in MODEL_TYPES:
+    if isinstance(config, EncoderConfig | VisionEncoderConfig) and config.head != "none" and family in MODEL_TYPES:
         return with_head(MODEL_TYPES[family], config.head).family
     return FAMILIES[family]
 

@@ -7,12 +7,16 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, Bool, Shaped
 
 from jaxformer.errors import InputError
 from jaxformer.validation import inputs
 
 Tokens = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
+Images = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
+"""Images `B c height width`."""
+Masked = Bool[Array, "..."] | Bool[np.ndarray, "..."]
+"""Masked patches `B M`."""
 
 
 def as_array(ids: Any) -> Tokens:

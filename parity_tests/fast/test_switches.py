@@ -127,7 +127,7 @@ GPTS = {
         layers="unrolled",
     ),
     "shared layers": gpt_config(
-        context=CONTEXT, shared_layers=True, rotary="half", positions="none", window=5, layers="rolled"
+        context=CONTEXT, shared_layers=True, layer_scale=0.3, rotary="half", positions="none", window=5, layers="rolled"
     ),
     "t5": gpt_config(
         context=CONTEXT,
@@ -171,6 +171,9 @@ OTHERS = BY_LENGTH | {
     "an encoder with buckets on both sides": encoder_config(context=CONTEXT, **BARE, **T5),
     "an encoder with shared layers": encoder_config(
         context=CONTEXT, shared_layers=True, norm_position="post", layers="unrolled"
+    ),
+    "a causal encoder with layer scale": encoder_config(
+        context=CONTEXT, positions="none", causal=True, layer_scale=0.4, relative_bias="t5", relative_buckets=8, norm="rms"
     ),
     "an encoder with slopes": encoder_config(context=CONTEXT, positions="none", relative_bias="alibi"),
     "t5's encoder-decoder": seq2seq_config(
