@@ -23,9 +23,9 @@ PER_SEQUENCE = 2
 def certified_inputs(model: Model) -> tuple[np.ndarray, ...]:
     """Return ids `B T` and a bool mask `B T`, True for tokens that are not padding; some rows are full, others shorter.
 
-    For an encoder-decoder the ids are the source, or frames of full length are, and target ids follow; for a vision encoder there are images alone, and for a
-    dual encoder texts with their ends follow. A sliding window never holds padding alone: there torch attends to all keys
-    alike and jax to none, and the result is not used.
+    For an encoder-decoder the ids are the source, or frames of full length are, and target ids follow; for a vision encoder
+    there are images alone, and for a dual encoder texts with their ends follow. A sliding window never holds padding alone:
+    there torch attends to all keys alike and jax to none, and the result is not used.
     """
     config, rng = model.config, np.random.default_rng(SEED)
     if isinstance(config, VisionEncoderConfig):
