@@ -1,6 +1,8 @@
-"""GPT-2 in transformers' format (`GPT2LMHeadModel`): packed projections, and weights that need no transpose."""
+"""GPT-2 in transformers' format (`GPT2LMHeadModel`): packed projections, and weights that need no transpose; and nanoGPT and
+minGPT, which have GPT-2's names, and linear layers, whose weights are transposed."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from jaxformer.config.models import GPTConfig
@@ -43,6 +45,13 @@ MASKS = {"attn.bias": "the causal mask", "attn.masked_bias": "what hidden scores
 
 GPT2 = Family(name="gpt2", stacks=STACKS, rules=gpt2_rules("same"), tied=TIED, ignored=MASKS)
 """Family for `GPTConfig(activation="gelu_tanh", tied=True)`, with projections fused or separate."""
+
+NANOGPT = replace(GPT2, name="nanogpt", rules=gpt2_rules("transposed"))
+"""Family for `GPTConfig(projections="fused", tied=True)`; for a nanoGPT with `bias=False`, `norm_bias`, `qkv_bias`,
+`output_bias` and `feed_forward_bias` are False."""
+
+MINGPT = replace(NANOGPT, name="mingpt", tied={})
+"""Family for `GPTConfig(projections="fused", activation="gelu_tanh")`, whose head has its own matrix."""
 
 
 def _derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
