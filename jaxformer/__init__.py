@@ -6,7 +6,7 @@ Axis letters, the same in every signature, einsum and sharding rule:
     T  query length       N  heads             L  layers
     S  key length         K  key/value heads   F  feed-forward width
     H  head width         W  beam width        E  experts
-    C  labels
+    C  labels                      M  patches             P  width of the vectors of images and texts
 
 `import jaxformer as jf` gives the public names of the table below. Each is loaded when it is first used: importing jaxformer
 loads neither jax nor torch.
@@ -39,8 +39,10 @@ TYPE_CHECKING = False  # importing typing takes time, in which a command could n
 if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.checkpoints.opened import load as load
     from jaxformer.checkpoints.sentences import load_sentence_encoder as load_sentence_encoder
+    from jaxformer.checkpoints.transcriber import load_transcriber as load_transcriber
     from jaxformer.checkpoints.written import save as save
     from jaxformer.config.configuration import FixedTable as FixedTable
+    from jaxformer.config.dual import DualEncoderConfig as DualEncoderConfig
     from jaxformer.config.models import EncoderConfig as EncoderConfig
     from jaxformer.config.models import EncoderDecoderConfig as EncoderDecoderConfig
     from jaxformer.config.models import GPTConfig as GPTConfig
@@ -49,6 +51,7 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.config.settings import OptimizerConfig as OptimizerConfig
     from jaxformer.config.settings import SamplingConfig as SamplingConfig
     from jaxformer.config.settings import ScheduleConfig as ScheduleConfig
+    from jaxformer.config.vision import VisionEncoderConfig as VisionEncoderConfig
     from jaxformer.convert.axes import Join as Join
     from jaxformer.convert.axes import Part as Part
     from jaxformer.convert.family import Family as Family
@@ -69,10 +72,13 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.exporting.programs import export as export
     from jaxformer.exporting.programs import export_generate as export_generate
     from jaxformer.models import GPT as GPT
+    from jaxformer.models import DualEncoder as DualEncoder
     from jaxformer.models import Encoder as Encoder
     from jaxformer.models import EncoderDecoder as EncoderDecoder
+    from jaxformer.models import VisionEncoder as VisionEncoder
     from jaxformer.models import abstract as abstract
     from jaxformer.models import with_head as with_head
+    from jaxformer.models import with_image_size as with_image_size
     from jaxformer.nn import causal_mask as causal_mask
     from jaxformer.nn import empty_cache as empty_cache
     from jaxformer.nn import ids_to_valid as ids_to_valid
@@ -101,11 +107,14 @@ __version__ = "0.1.0"
 PUBLIC = {
     "checkpoints.opened": "load",
     "checkpoints.sentences": "load_sentence_encoder",
+    "checkpoints.transcriber": "load_transcriber",
     "checkpoints.written": "save",
     "config.configuration": "FixedTable",
+    "config.dual": "DualEncoderConfig",
     "config.models": "EncoderConfig EncoderDecoderConfig GPTConfig",
     "config.presets": "preset",
     "config.settings": "BeamConfig OptimizerConfig SamplingConfig ScheduleConfig",
+    "config.vision": "VisionEncoderConfig",
     "convert.axes": "Join Part",
     "convert.family": "Family Rule attention_rules module_rules packed_rules projection_rules",
     "convert.registry": "within",
@@ -114,7 +123,7 @@ PUBLIC = {
     "decoding": "generate generate_beam translate translate_beam",
     "evaluation.sharded.compare": "compare_sharded",
     "exporting.programs": "export export_generate",
-    "models": "GPT Encoder EncoderDecoder abstract with_head",
+    "models": "GPT DualEncoder Encoder EncoderDecoder VisionEncoder abstract with_head with_image_size",
     "nn": "causal_mask empty_cache ids_to_valid padding_mask",
     "parity.compare": "check compare dump",
     "parity.logprobs.compare": "compare_logprobs",

@@ -4,6 +4,6 @@ It does not import jax. Configurations, initialiser tables and input checks are 
 jax-free modules.
 """
 
-from torch_ref.models import GPT, Encoder, EncoderDecoder
+from torch_ref.models import GPT, DualEncoder, Encoder, EncoderDecoder, VisionEncoder
 
-__all__ = ["GPT", "Encoder", "EncoderDecoder"]
+__all__ = ["GPT", "DualEncoder", "Encoder", "EncoderDecoder", "VisionEncoder"]

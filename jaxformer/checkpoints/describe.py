@@ -7,28 +7,29 @@ The certificate records that converted weights were compared with transformers' 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer import __version__
+from jaxformer.checkpoints.certified import SEED, call_jax, call_torch, certified_inputs
 from jaxformer.checkpoints.hf import Checkpoint, find_model_type, tensor_names, unwrapped
 from jaxformer.checkpoints.opened import SAVED_REMEDY, saved_config
 from jaxformer.checkpoints.written import TOKENIZER_FILES
-from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.dual import AnyModelConfig, DualEncoderConfig
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
+from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.safetensors import check_counts
 from jaxformer.convert.state_files import open_folder_state, open_state
 from jaxformer.convert.weight_files import weight_files
 from jaxformer.errors import CheckpointError, ConfigError, MissingPackageError, printable
 from jaxformer.io.atomic import written_whole
 from jaxformer.io.checksums import checksum, sealed, unsealed
-from jaxformer.models import Encoder, EncoderDecoder, Model, abstract, with_head
-from jaxformer.nn import padding_mask
+from jaxformer.models import Encoder, Model, abstract, with_head
 from jaxformer.parity.compare import compare
 from jaxformer.parity.report.report import Report
 from jaxformer.pytree import count_parameters, named_weights
@@ -37,10 +38,7 @@ from jaxformer.runs.manifest import Manifest
 from jaxformer.validation.fields import parsed, read_small
 
 NAME = "parity.json"
-SEED, ROWS, LONGEST = 0, 4, 66
 CHECKS = ("weights", "forward", "gradients")
-PER_SEQUENCE = 2
-"""Number of axes of logits that a sequence has one set of."""
 
 
 def certificate_of(out: Path) -> Path:
@@ -111,58 +109,6 @@ def original(source: Checkpoint, dtype: str) -> Any:
     return model
 
 
-def certified_inputs(model: Model) -> tuple[np.ndarray, ...]:
-    """Return ids `B T` and a bool mask `B T`, True for tokens that are not padding; some rows are full, others shorter.
-
-    For an encoder-decoder the ids are the source, and target ids follow. A sliding window never holds padding alone: there
-    torch attends to all keys alike and jax to none, and the result is not used.
-    """
-    config, rng = model.config, np.random.default_rng(SEED)
-    seq2seq = isinstance(config, EncoderDecoderConfig)
-    context, size = (config.source.context, config.source_ids) if seq2seq else (config.context, config.vocab_size)
-    length = min(context, LONGEST)
-    least = 1 if config.window is None else max(length - config.window + 1, 1)
-    valid = np.arange(length) < np.array([[length], [length], [max(length // 2, least)], [least]])
-    ids = some_ids(rng, size, config.padding_idx, (ROWS, length))
-    if not seq2seq:
-        return ids, valid
-    return ids, valid, some_ids(rng, config.vocab_size, config.padding_idx, (ROWS, min(config.context, LONGEST) // 2 + 1))
-
-
-def some_ids(rng: np.random.Generator, size: int, padding: int | None, shape: tuple[int, int]) -> np.ndarray:
-    """Draw random ids other than the padding id, because some models give padding a position of its own."""
-    ids = rng.integers(0, size, shape)
-    return np.where(ids == padding, (ids + 1) % size, ids).astype(np.int32)
-
-
-def call_torch(model: Any, ids: Any, valid: Any, *target: Any) -> Any:
-    """Return torch's logits, or hidden states followed by the pooled state if there is one; at padding they are zero."""
-    torch = import_module("torch")
-    if target:
-        return model(ids.long(), attention_mask=valid.long(), decoder_input_ids=target[0].long(), use_cache=False).logits
-    found = model(ids.long(), attention_mask=valid.long())
-    if "end_logits" in found:
-        return torch.stack([found.start_logits, found.end_logits], -1) * valid[..., None]
-    if found[0].ndim == PER_SEQUENCE:
-        return found[0]
-    states, pooled = found[0] * valid[..., None], found.get("pooler_output")
-    return states if pooled is None else torch.cat([states, pooled[:, None]], 1)
-
-
-def call_jax(model: Model, ids: jax.Array, valid: jax.Array, *target: jax.Array) -> jax.Array:
-    """Return jax's logits or hidden states, laid out as by `call_torch`."""
-    mask = padding_mask(valid)
-    if isinstance(model, EncoderDecoder):
-        return model(ids, *target, source_mask=mask)
-    found = model(ids, mask=mask)
-    if found.ndim == PER_SEQUENCE:
-        return found
-    states = jnp.where(valid[..., None], found, jnp.zeros_like(found))
-    if isinstance(model, Encoder) and model.head is None and model.pooler is not None:
-        return jnp.concatenate([states, model.pool(found)[:, None]], 1)
-    return states
-
-
 def read_certificate(folder: Path) -> str:
     """Return the verdict in a folder's certificate, and whether the certificate is still valid.
 
@@ -206,7 +152,7 @@ class Description:
     """Configuration of a model, and its tensors on disk."""
 
     kind: str
-    config: ModelConfig
+    config: AnyModelConfig
     state: Mapping[str, Any]
     files: list[Path]
 
@@ -257,25 +203,32 @@ def lines(found: Description, folder: Path) -> dict[str, str]:
     }
 
 
-def said(config: ModelConfig) -> str:
+def said(config: Any) -> str:
     """Format a configuration with the fields that differ from their defaults."""
-    shown = (f"{it.name} = {value!r}" for it in fields(config) if (value := getattr(config, it.name)) != it.default)
+    values = ((it.name, value) for it in fields(config) if (value := getattr(config, it.name)) != it.default)
+    shown = (f"{name} = {said(value) if is_dataclass(value) else repr(value)}" for name, value in values)
     return f"{type(config).__name__}({', '.join(shown)})"
 
 
-def longest(config: ModelConfig) -> str:
-    """Format the longest text, in tokens, that the model reads and writes."""
+def longest(config: AnyModelConfig) -> str:
+    """Format the longest text, in tokens, and the size of the images that the model reads."""
+    if isinstance(config, VisionEncoderConfig):
+        return f"none; images of {config.image_size[0]} x {config.image_size[1]} pixels, height first"
+    if isinstance(config, DualEncoderConfig):
+        return f"{longest(config.text)}; {longest(config.vision).removeprefix('none; ')}"
     if isinstance(config, EncoderDecoderConfig) and config.source.context != config.context:
         return f"{config.source.context:,} tokens of the source, {config.context:,} of the target"
     return f"{config.context:,} tokens"
 
 
-def cache_bytes(config: ModelConfig, itemsize: int) -> int:
+def cache_bytes(config: AnyModelConfig, itemsize: int) -> int:
     """Bytes of the key-value cache for one text of full length; 0 for an encoder, which has no cache."""
+    if not isinstance(config, GPTConfig | EncoderDecoderConfig):
+        return 0
     per_token = 2 * config.kv_heads * config.head_width * itemsize
     if isinstance(config, EncoderDecoderConfig):
         return config.decoder.n_layers * per_token * (config.context + config.source.context)
-    return config.n_layers * per_token * config.context if isinstance(config, GPTConfig) else 0
+    return config.n_layers * per_token * config.context
 
 
 def as_bytes(n: int) -> str:

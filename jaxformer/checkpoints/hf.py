@@ -13,10 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checkpoints.foreign import foreign_head
+from jaxformer.config.dual import AnyModelConfig
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.convert.config_values import differences, part_of
 from jaxformer.convert.family import Family
 from jaxformer.convert.heads import find_variant, variant_for
-from jaxformer.convert.model_type import Field, ModelType, differences
+from jaxformer.convert.model_type import Field, ModelType
 from jaxformer.convert.mxfp4 import dequantized
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.rules import tensors_to_torch, to_jax
@@ -94,9 +96,11 @@ def check_layers(kind: ModelType, described: Mapping[str, Any], names: Collectio
     for name in keys:
         if isinstance(layers := described.get(name), int) and layers > len(names):
             raise ConfigError(f"config.json has {name} = {layers}, and the files have {len(names)} tensors in all")
+    for name, (_, part) in kind.parts.items():
+        check_layers(part, part_of(described, name), names)
 
 
-def head_of(config: ModelConfig, kind: ModelType) -> str | None:
+def head_of(config: AnyModelConfig, kind: ModelType) -> str | None:
     """Return the family's name for the kernel of an untied head; None if the head is tied or absent."""
     if not isinstance(config, GPTConfig | EncoderDecoderConfig) or config.tied:
         return None
@@ -138,7 +142,7 @@ def blank(name: str) -> str:
     return re.sub(r"(?<=\.)(\d+|\{\w+\})(?=\.)", "0", name)
 
 
-def model_of(state: Mapping[str, Any], config: ModelConfig, family: Family) -> Model:
+def model_of(state: Mapping[str, Any], config: AnyModelConfig, family: Family) -> Model:
     """Build a model with the tensors' own dtypes; ConversionError lists everything that is wrong with them."""
     like = abstract(config)
     check_counts("the state", like, state)
@@ -201,7 +205,8 @@ def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = Non
     configuration fields that transformers' format cannot express.
     """
     kind, described = describe(model.config, source and source.kind)
-    described |= {"bos_token_id": None, "eos_token_id": None, **ids}
+    if isinstance(model.config, ModelConfig):
+        described |= {"bos_token_id": None, "eos_token_id": None, **ids}
     if source is None and "decoder_start_token_id" not in ids and isinstance(model.config, EncoderDecoderConfig):
         warnings.warn(
             f"config.json of this {kind.name} names no special tokens, by which transformers' generate starts and ends; give "
@@ -210,7 +215,9 @@ def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = Non
         )
     if source is not None:
         same = not differences(model.config, source.model.config, but=())
-        described = {**source.described} if same else {**source.described, **described}
+        replaced = () if same else [f"{part}_dict" for part in kind.parts]
+        kept = {name: value for name, value in source.described.items() if name not in replaced}
+        described = kept if same else {**kept, **described}
     is_base = source is not None and source.is_base
     described["architectures"] = [kind.base if is_base else kind.model]
     if source is not None and source.headless:
@@ -224,7 +231,7 @@ def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = Non
     save_tensors(folder / WEIGHTS, state, {"format": "pt"})
 
 
-def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelType, dict[str, Any]]:
+def describe(config: AnyModelConfig, kind: ModelType | None = None) -> tuple[ModelType, dict[str, Any]]:
     """Return the first model type that can express every field (or the given one), and the contents of config.json.
 
     ConversionError lists the fields that the given or the nearest model type cannot express.
@@ -241,7 +248,7 @@ def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelT
     raise ConversionError(min(refused, key=lambda said: ("has no place for" not in said, said.count("; "))))
 
 
-def names_written(config: ModelConfig, family: Family) -> set[str]:
+def names_written(config: AnyModelConfig, family: Family) -> set[str]:
     """Return the names of the tensors that the family has rules for."""
     leaves = {name: leaf for name, leaf in named_weights(abstract(config)).items() if family.ruled(name)}
     layers = {name: leaf.shape[0] if family.stacked(name) else 1 for name, leaf in leaves.items()}

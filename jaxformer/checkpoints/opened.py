@@ -14,7 +14,9 @@ import numpy as np
 from jaxformer.checkpoints.foreign import check_foreign
 from jaxformer.checkpoints.hf import Checkpoint, checkpoint_of, model_of, read_checkpoint, tensor_names, unwrapped
 from jaxformer.config.configuration import from_dict
-from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.dual import AnyModelConfig, DualEncoderConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.family import Family
 from jaxformer.convert.heads import find_variant, variant_for
@@ -32,7 +34,13 @@ if TYPE_CHECKING:
     from jaxformer.data.tokenizers import Tokenizer
 
 
-CONFIGS = {"GPT": GPTConfig, "Encoder": EncoderConfig, "EncoderDecoder": EncoderDecoderConfig}
+CONFIGS: dict[str, type[AnyModelConfig]] = {
+    "GPT": GPTConfig,
+    "Encoder": EncoderConfig,
+    "EncoderDecoder": EncoderDecoderConfig,
+    "VisionEncoder": VisionEncoderConfig,
+    "DualEncoder": DualEncoderConfig,
+}
 """Configuration class of each model class that can be saved, by class name."""
 SAVED_REMEDY = "save the model again"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -53,7 +61,7 @@ class Opened:
 
 
 def load(
-    path: Path | str, *, family: Family | str | None = None, config: ModelConfig | None = None, dtype: str | None = None
+    path: Path | str, *, family: Family | str | None = None, config: AnyModelConfig | None = None, dtype: str | None = None
 ) -> Model:
     """Load a model from a folder that `save`, a recipe or transformers wrote, or from a file of tensors.
 
@@ -68,7 +76,7 @@ def load(
     return found if dtype is None else cast(found, dtype)
 
 
-def open_path(path: Path | str, *, family: Family | str | None = None, config: ModelConfig | None = None) -> Opened:
+def open_path(path: Path | str, *, family: Family | str | None = None, config: AnyModelConfig | None = None) -> Opened:
     """Open a model as `load` does, and return it with everything that is known about it."""
     place = check_file(check_path("path", path))
     if place.is_file():
@@ -123,7 +131,7 @@ def of_checkpoint(found: Checkpoint) -> Opened:
     return Opened(found.place, found.model, found.kind.family_of(found.model.config), found)
 
 
-def open_file(path: Path, family: Family | str | None, config: ModelConfig | None) -> Opened:
+def open_file(path: Path, family: Family | str | None, config: AnyModelConfig | None) -> Opened:
     """Open the model in a file of tensors."""
     check_foreign(path)
     if family is None:
@@ -147,7 +155,7 @@ def open_file(path: Path, family: Family | str | None, config: ModelConfig | Non
         raise CheckpointError(f"{path}: {error}") from None
 
 
-def saved_config(described: Mapping[str, Any]) -> tuple[ModelConfig, np.dtype]:
+def saved_config(described: Mapping[str, Any]) -> tuple[AnyModelConfig, np.dtype]:
     """Return the configuration and dtype that `save` wrote; ConfigError if `described` is something else."""
     try:
         return from_dict(CONFIGS[described["class"]], described["config"]), jnp.dtype(described["dtype"])

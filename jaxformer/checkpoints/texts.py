@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxformer.checkpoints.opened import Opened, open_path
 from jaxformer.checkpoints.translator import TooLong, Translator, load_translator
+from jaxformer.config.models import ModelConfig
 from jaxformer.convert.model_type import BEAMS, DRAWING, OUTPUTS, SEARCH
 from jaxformer.data.tokenizers import Frame, Tokenizer
 from jaxformer.errors import CheckpointError, InputError, first_line
@@ -63,6 +64,14 @@ def said_in(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be read: {first_line(error)}") from None
 
 
+def text_config(found: Opened) -> ModelConfig:
+    """Return the configuration of a model of texts; InputError for one that sees images."""
+    if not isinstance(found.model.config, ModelConfig):
+        kind = type(found.model).__name__
+        raise InputError(f"{found.place} holds a {kind}, which writes no texts; give a GPT or an EncoderDecoder")
+    return found.model.config
+
+
 def read_tokenizer(found: Opened) -> Tokenizer:
     """Load a folder's tokenizer.json; InputError if there is none, or it belongs to another model."""
     path = found.place / TOKENIZER
@@ -73,9 +82,10 @@ def read_tokenizer(found: Opened) -> Tokenizer:
         )
     tokenizer = Tokenizer.load(path)
     tokenizer.backend.encode_special_tokens = False  # prompts may contain special tokens, as in transformers
+    config = text_config(found)
     size = tokenizer.backend.get_vocab_size(with_added_tokens=False)
-    if size > found.model.config.vocab_size:  # added tokens, as Gemma 3's <image>, may be another model's
-        sizes = f"{size} tokens, the model {found.model.config.vocab_size}"
+    if size > config.vocab_size:  # added tokens, as Gemma 3's <image>, may be another model's
+        sizes = f"{size} tokens, the model {config.vocab_size}"
         raise InputError(f"{path} has {sizes}: it is another model's; copy the model's own tokenizer into the folder")
     return tokenizer
 
@@ -96,6 +106,8 @@ def translator_of(
     """Build a translator from a folder that is not a run folder."""
     if not isinstance(found.model, EncoderDecoder):
         raise InputError(f"{found.place} holds a model that does not translate texts; use jaxformer generate")
+    if found.model.stem is not None:
+        raise InputError(f"{found.place} holds a model that reads audio; use jaxformer transcribe")
     tokenizer, ids = read_tokenizer(found), read_ids(found.place, chosen)
     if ids.start is None or not ids.ends:
         raise InputError(f"{found.place}/{CONFIG} names no decoder_start_token_id or no eos_token_id; write them into it")

@@ -73,9 +73,9 @@ class Translator:
 
         The end tokens are included.
         """
-        source, read, *tokens = self.aligned(text, target)
+        source, read, sources, targets = self.aligned(text, target)
         maps = jit(EncoderDecoder.attention_weights)(self.model, source[None], read[None])
-        return np.asarray(maps.cross[-1, 0]).mean(0), *tokens
+        return np.asarray(maps.cross[-1, 0]).mean(0), sources, targets
 
     def aligned(self, text: str, target: str) -> tuple[np.ndarray, np.ndarray, list[str], list[str]]:
         """Return the ids of a source and those that the decoder reads, and the tokens of the source and the target, each with

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 Like = Literal["jax", "hf"]
 TOKENIZER_FILES = [
-    *("added_tokens.json", "chat_template.jinja", "generation_config.json", "merges.txt", "sentencepiece.bpe.model"),
-    *("source.spm", "special_tokens_map.json", "spiece.model", "target.spm", "tokenizer.json", "tokenizer.model"),
-    *("tokenizer_config.json", "vocab.json", "vocab.txt"),
+    *("added_tokens.json", "chat_template.jinja", "generation_config.json", "merges.txt", "preprocessor_config.json"),
+    *("processor_config.json", "sentencepiece.bpe.model", "source.spm", "special_tokens_map.json", "spiece.model"),
+    *("target.spm", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt"),
 ]
-"""Files beside the weights that define the tokenizer and the generation settings."""
+"""Files beside the weights that define the tokenizer, the features of audio and the generation settings."""
 FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
 """Contents of tokenizer_config.json: transformers' class that reads any tokenizer.json."""
 

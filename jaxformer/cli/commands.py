@@ -152,6 +152,11 @@ COMMANDS = {
         "translate texts, a file or standard input",
         "runs/german 'Ein Hund läuft.' --beam 5",
     ),
+    "transcribe": Command(
+        "jaxformer.cli.transcribe",
+        "write down the speech of WAV files with a Whisper model",
+        "whisper-tiny speech.wav --language en",
+    ),
     "convert": Command(
         "jaxformer.cli.convert",
         "a model of transformers' into one of ours, or back, bit for bit",

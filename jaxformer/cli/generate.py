@@ -84,6 +84,7 @@ def main(arguments: list[str]) -> None:
     flags = parse(Generate, arguments, prog="jaxformer generate")
     use_cache(flags.cache)
     from jaxformer.checkpoints.opened import open_path
+    from jaxformer.checkpoints.texts import text_config
     from jaxformer.parallel.mesh import on_mesh
     from jaxformer.parallel.placement import put
 
@@ -91,7 +92,7 @@ def main(arguments: list[str]) -> None:
     if mesh is not None:
         in_order()
     found = open_path(flags.folder)
-    check_model(found.model.config, mesh)
+    check_model(text_config(found), mesh)
     with on_mesh(mesh):
         print(shown(written(flags, replace(found, model=put(found.model)))))
 

@@ -47,6 +47,7 @@ FLAGS = (
     "parallel_residual",
     "shared_norm",
     "qkv_bias",
+    "key_bias",
     "output_projection",
     "output_bias",
     "feed_forward_bias",
@@ -59,7 +60,7 @@ FLAGS = (
     "remat",
 )
 POSITIVE = ("norm_epsilon", "residual_multiplier")
-POSITIVE_OR_NONE = ("attention_scale", "attention_softcap", "clip_qkv", "gate_limit")
+POSITIVE_OR_NONE = ("attention_scale", "attention_softcap", "clip_qkv", "gate_limit", "layer_scale")
 
 
 @configuration
@@ -107,10 +108,15 @@ class BlockConfig(RotaryConfig, ExpertsConfig):
     """One norm for both branches of a parallel residual connection (GPT-J, Phi, Falcon, Cohere)."""
     residual_multiplier: float = 1.0
     """Factor of the output of every sub-layer before it is added (Granite)."""
+    layer_scale: float | None = None
+    """Layer scale: a learned factor of each unit of a sub-layer's output, which starts at this number (Touvron et al. 2021;
+    DINOv2). None: none."""
     projections: Projections = "separate"
     """Query, key and value of self-attention as three matrices (separate) or as one (fused)."""
     qkv_bias: bool = True
     """Bias of the query, key and value projections."""
+    key_bias: bool = True
+    """Bias of the key projection; False: queries and values alone have one (Whisper)."""
     output_projection: bool = True
     """Output projection after attention, which mixes the heads."""
     output_bias: bool = True

@@ -31,6 +31,7 @@ READ_WITH: ReadWith = {
     "relative_buckets": ("relative_bias", ("t5",)),
     "relative_distance": ("relative_bias", ("t5",)),
     "remat_policy": ("remat", (True,)),
+    "key_bias": ("qkv_bias", (True,)),
     "gate_limit": ("gated", (True,)),
     "qk_norm_over": ("qk_norm", (True,)),
     "qk_norm_kind": ("qk_norm", (True,)),
@@ -93,6 +94,8 @@ def _check_heads(config: Any) -> None:
     for name in ("qk_norm_bias", "norm_unit_offset"):
         if config.qk_norm and not config.qk_norm_affine and getattr(config, name):
             raise ConfigError(f"{name} = True is not read with qk_norm_affine = False; set qk_norm_affine = True")
+    if not config.key_bias and config.projections == "fused":
+        raise ConfigError("key_bias = False needs projections = 'separate': one bias is for queries, keys and values together")
     if not config.output_projection and config.output_bias:
         raise ConfigError("output_bias = True needs output_projection = True; set output_bias = False")
     if not config.output_projection and config.n_heads * config.head_width != config.d_model:

@@ -135,6 +135,8 @@ ENCODER_READ_WITH: ReadWith = {
 class EncoderConfig(ModelConfig):
     """Encoder: every token attends to all tokens."""
 
+    causal: bool = False
+    """Causal mask: every token attends to itself and to those before it alone (CLIP's texts)."""
     token_types: int = 0
     """Number of token types (BERT's segments), each with an embedding. 0: none."""
     pooler: bool = False
@@ -155,6 +157,7 @@ class EncoderConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("token_types", self.token_types, least=0)
+        check_flag("causal", self.causal)
         check_flag("pooler", self.pooler)
         check_choice("pooler_activation", self.pooler_activation, get_args(Activation), elsewhere=ELSEWHERE)
         check_choice("head", self.head, get_args(EncoderHead))
@@ -183,6 +186,9 @@ class EncoderDecoderConfig(ModelConfig):
     """Number of the decoder's attention heads; divides d_model. None: n_heads, as in the encoder."""
     source_vocab_size: int | None = None
     """Number of source token ids, which have an embedding of their own. None: source and target share one embedding."""
+    source_features: int | None = None
+    """Number M of features of each frame of a source that has no ids, as the bins of a log-mel spectrogram; a convolution stem
+    makes one source token of two frames (Whisper). None: the source is ids."""
     source_context: int | None = None
     """Longest source, in tokens. None: `context`."""
     source_positions: Positions | FixedTable | None = None
@@ -198,11 +204,16 @@ class EncoderDecoderConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("n_decoder_layers", "source_vocab_size", "source_context"):
+        for name in ("n_decoder_layers", "source_vocab_size", "source_features", "source_context"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
         if self.n_decoder_heads is not None:
             self._check_decoder_heads(self.n_decoder_heads)
+        if self.source_features is not None and self.source_vocab_size is not None:
+            raise ConfigError(
+                f"source_vocab_size = {self.source_vocab_size} is not read with source_features = {self.source_features}, as "
+                "such a source has no ids; leave one of them out"
+            )
         if self.padding_idx is not None:
             check_size("padding_idx", self.padding_idx, least=0, most=self.source_ids - 1)
         name = "positions" if self.source_positions is None else "source_positions"

@@ -111,15 +111,32 @@ class TokenRules:
     """Number of other tokens that have to come before an end token."""
     no_repeat_ngram: int = 0
     """Length of token runs that may not occur twice, in the prompt or start token and the generated tokens. 0: no limit."""
+    not_first: tuple[int, ...] = ()
+    """Tokens that are not chosen at place 0."""
+    timestamps: int | None = None
+    """Id of the first timestamp; all ids from it on are timestamps, and the one before it is never chosen. A text begins with
+    one, they come in pairs (end and begin) and never decrease, and a timestamp is chosen where all of them together are
+    likelier than any other token (Radford et al. 2022, section 4.5). None: none."""
+    latest_first_timestamp: int | None = None
+    """Largest index of the first timestamp, counted from `timestamps`. None: no bound."""
 
     def __post_init__(self) -> None:
+        for name in ("timestamps", "latest_first_timestamp"):
+            if getattr(self, name) is not None:
+                check_size(name, getattr(self, name), least=0 if name != "timestamps" else 1)
+        if self.latest_first_timestamp is not None and self.timestamps is None:
+            raise ConfigError(
+                f"latest_first_timestamp = {self.latest_first_timestamp} is not read with timestamps = None; give timestamps, "
+                "or leave it out"
+            )
         check_size("min_tokens", self.min_tokens, least=0)
         check_size("no_repeat_ngram", self.no_repeat_ngram, least=0)
-        for name in ("suppressed", "forced"):
+        for name in ("suppressed", "forced", "not_first"):
             if not isinstance(getattr(self, name), tuple):
                 raise ConfigError(f"{name} = {getattr(self, name)!r:.30} is not a tuple; give one, () for none")
-        for token in self.suppressed:
-            check_size("suppressed", token, least=0)
+        for name in ("suppressed", "not_first"):
+            for token in getattr(self, name):
+                check_size(name, token, least=0)
         for pair in self.forced:
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise ConfigError(f"forced = {pair!r:.30} is not a pair; give (place, token)")

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.config.models import BlockConfig
+from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.dual import DualEncoderConfig
+from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part, to_jax_axes, to_torch_axes
 from jaxformer.convert.patterns import Pattern, Shape, read_pattern
 from jaxformer.errors import ConversionError
@@ -97,7 +99,8 @@ class Family:
     absent: frozenset[str] = frozenset()
     """Full names of torch's tensors without a counterpart in JAX, as a comparison finds them."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of axes in layouts that no shape determines, as {"N": 12}. A model's own N, K, G, H and E need not be given."""
+    """Sizes of axes in layouts that no shape determines, as {"N": 12}. A model's own N, K, G, H and E need not be given, nor
+    P and Q, the height and width of its patches."""
 
     def __post_init__(self) -> None:
         check_kind("the name of a Family", self.name, str, "a string")
@@ -115,6 +118,9 @@ class Family:
         if isinstance(config, BlockConfig):
             known = {"N": config.n_heads, "K": config.kv_heads, "G": config.n_heads // config.kv_heads, "H": config.head_width}
             known |= {"E": config.n_experts} if config.n_experts else {}
+        vision = config.vision if isinstance(config, DualEncoderConfig) else config
+        if isinstance(vision, VisionEncoderConfig):
+            known |= dict(zip("PQ", vision.patch_size, strict=True))
         return {**known, **self.sizes}
 
     def sized(self, model: Any) -> "Family":

@@ -3,11 +3,13 @@
 In torch, the encoder's tensors then have a prefix, and the head's are beside them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from jaxformer.config.models import LABELLED, EncoderConfig, ModelConfig
+from jaxformer.config.dual import AnyModelConfig
+from jaxformer.config.models import LABELLED, EncoderConfig
+from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.family import Family, Rule, module_rules
 from jaxformer.convert.model_type import Field, ModelType, Task
 from jaxformer.errors import ConversionError
@@ -40,7 +42,7 @@ def with_head(kind: ModelType, head: str) -> ModelType:
         known = ", ".join(kind.tasks) or "none"
         raise ConversionError(f"transformers' {kind.name} has no place for head = {head!r} ({known} there)")
     task = kind.tasks[head]
-    labelled = head in LABELLED
+    labelled = head in LABELLED or kind.config is VisionEncoderConfig
 
     def derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
         found = _labelled(found) if labelled else found
@@ -52,8 +54,10 @@ def with_head(kind: ModelType, head: str) -> ModelType:
 
     return replace(
         kind,
-        family=_family(kind, kind.family, task),
-        memory=None if kind.memory is None else _family(kind, kind.memory, task),
+        family=_family(kind.family, kind.prefix, task),
+        variant=_variant(kind.variant, kind.prefix, task),
+        memory=None if kind.memory is None else _family(kind.memory, kind.prefix, task),
+        memory_variant=_variant(kind.memory_variant, kind.prefix, task),
         keys={**kind.keys, **task.keys, **(LABELS if labelled else {})},
         fixed={**kind.fixed, **task.fixed, "head": head},
         model=task.models[0],
@@ -70,15 +74,26 @@ def find_variant(kind: ModelType, described: Mapping[str, Any], names: Collectio
     return with_head(kind, find_head(kind, described, names))
 
 
-def variant_for(kind: ModelType, config: ModelConfig) -> ModelType | None:
+def variant_for(kind: ModelType, config: AnyModelConfig) -> ModelType | None:
     """Return the model type of a configuration, given its base's, as `find_variant`; None if it has none of that class."""
     found = next((it for it in (kind, kind.encoder) if it is not None and it.config is type(config)), None)
-    return with_head(found, config.head) if found and isinstance(config, EncoderConfig) else found
+    return with_head(found, config.head) if found and isinstance(config, EncoderConfig | VisionEncoderConfig) else found
 
 
-def _family(kind: ModelType, base: Family, task: Task) -> Family:
-    """Return a base's family under the prefix, with the head's rules; these come first and give full names."""
-    start = kind.prefix
+def _variant(variant: Callable[[Any], Family | None] | None, start: str, task: Task) -> Callable[[Any], Family | None] | None:
+    """Return the choice of another family, for models with the head."""
+    if variant is None:
+        return None
+
+    def with_task(config: Any) -> Family | None:
+        base = variant(config)
+        return None if base is None else _family(base, start, task)
+
+    return with_task
+
+
+def _family(base: Family, start: str, task: Task) -> Family:
+    """Return the base's family under the prefix, with the head's rules; these come first and give full names."""
     rules = [rule for jax, torch in task.names.items() for rule in _rules(jax, torch)]
     return replace(
         base,
@@ -104,6 +119,6 @@ def _labelled(found: dict[str, Any]) -> dict[str, Any]:
     return found | {"labels": tuple(names[i] for i in sorted(names, key=int))}
 
 
-def _labels(config: EncoderConfig) -> dict[str, Any]:
+def _labels(config: EncoderConfig | VisionEncoderConfig) -> dict[str, Any]:
     names = {str(i): name for i, name in enumerate(config.labels)}
     return {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}

@@ -16,10 +16,11 @@ A new model type only needs a file in `families/` that creates a ModelType: `loa
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, ModelConfig
+from jaxformer.config.dual import AnyModelConfig
+from jaxformer.convert.config_values import differences, part_of, value_of
 from jaxformer.convert.family import Family
 from jaxformer.errors import ConfigError, ConversionError
 
@@ -136,7 +137,7 @@ class ModelType:
 
     name: str
     """`model_type` in config.json."""
-    config: type[ModelConfig]
+    config: type[AnyModelConfig]
     family: Family
     keys: Mapping[str, Key]
     """Keys that describe the model."""
@@ -162,6 +163,11 @@ class ModelType:
     """Function that returns the family of configurations that use another one; None for the others."""
     memory: Family | None = None
     """Family of the tensors in transformers' own model; None: they have the names that they have in files."""
+    memory_variant: Callable[[Any], Family | None] | None = None
+    """Function as `variant`, for the tensors in transformers' own model."""
+    parts: Mapping[str, tuple[str, "ModelType"]] = field(default_factory=dict)
+    """Key of config.json with a description of its own -> the field that it describes, and the type that reads it. A name
+    `part.key` among `keys` is a key of that description."""
     encoder: "ModelType | None" = None
     """Type of folders that hold the encoder of an encoder-decoder alone; None if there are none."""
     unwritten: tuple[str, ...] = ()
@@ -172,15 +178,17 @@ class ModelType:
         """True if the family's names are those of a model with a head."""
         return self.model != self.base
 
-    def family_of(self, config: ModelConfig) -> Family:
+    def family_of(self, config: AnyModelConfig) -> Family:
         """Return the family of a model of this configuration."""
         return ((self.variant and self.variant(config)) or self.family).sized(config)
 
-    def memory_of(self, config: ModelConfig) -> Family:
+    def memory_of(self, config: AnyModelConfig) -> Family:
         """Return the family of transformers' own model of this configuration."""
-        return self.family_of(config) if self.memory is None else self.memory.sized(config)
+        if self.memory is None:
+            return self.family_of(config)
+        return ((self.memory_variant and self.memory_variant(config)) or self.memory).sized(config)
 
-    def read(self, described: Mapping[str, Any], names: Collection[str]) -> ModelConfig:
+    def read(self, described: Mapping[str, Any], names: Collection[str]) -> AnyModelConfig:
         """Return jaxformer's configuration for the keys of config.json, given the names of the model's tensors.
 
         ConfigError lists every unknown key, and every value that jaxformer does not support.
@@ -190,7 +198,12 @@ class ModelType:
         problems += [
             f"{name} = {value!r} is not known, and something else would be computed" for name, value in unknown.items()
         ]
-        found: dict[str, Any] = {**AT_START, **self.fixed, **given}
+        found: dict[str, Any] = {**({} if self.parts else AT_START), **self.fixed, **given}
+        for name, (part, kind) in self.parts.items():
+            try:
+                found[part] = kind.read(part_of(described, name), names)
+            except ConfigError as error:
+                problems.append(str(error))
         if not problems:
             try:
                 return self.config(**(self.derive(found, names) if self.derive else found))
@@ -205,7 +218,7 @@ class ModelType:
         given, unknown = dict[str, Any](), dict[str, Any]()
         for name, key in self.keys.items():
             if isinstance(key, Field):
-                value = described.get(name, key.default)
+                value = value_of(described, name, key.default)
                 if key.values is not None and value not in list(key.values):
                     unknown[name] = value
                 else:
@@ -220,7 +233,7 @@ class ModelType:
         if isinstance(key, Same):
             wanted = described.get(key.key, self._default(key.key))
             return None if value == wanted else f"{name} = {value!r:.60} differs from {key.key} = {wanted!r}; here they are one"
-        if key is None and name not in HARMLESS | self.harmless:
+        if key is None and name.removesuffix("_dict") not in self.parts and name not in HARMLESS | self.harmless:
             return f"{name} = {value!r:.60} is not a known key; take it out if it changes no output"
         return None
 
@@ -232,7 +245,7 @@ class ModelType:
         """Return the task of the head that a tensor belongs to, if jaxformer has no such head; else None."""
         return next((task for start, task in self.heads.items() if name.startswith(start)), None)
 
-    def write(self, config: ModelConfig, names: Collection[str]) -> dict[str, Any]:
+    def write(self, config: AnyModelConfig, names: Collection[str]) -> dict[str, Any]:
         """Return the keys of config.json that describe a model of this configuration, with tensors of these names.
 
         ConversionError lists the fields that transformers' model cannot represent; for fields of training only, it is a
@@ -245,6 +258,11 @@ class ModelType:
                 words = [word for word, mine in (key.values or {}).items() if mine == value]
                 written[name] = words[0] if words else value
         written |= self.undo(config) if self.undo else {}
+        for name, (part, kind) in self.parts.items():
+            inner = [key for key in written if key.startswith(f"{name}.")]
+            written[name] = kind.write(getattr(config, part), names) | {
+                key.removeprefix(f"{name}."): written.pop(key) for key in inner
+            }
         written |= {name: written[key.key] for name, key in self.keys.items() if isinstance(key, Same)}
         try:
             back = self.read(written, names)
@@ -256,41 +274,3 @@ class ModelType:
         if lost := differences(config, back, but=untold):
             warnings.warn(f"config.json of a {self.name} has no place for {'; '.join(lost)}: training needs it", stacklevel=4)
         return written
-
-
-def differences(config: ModelConfig, other: ModelConfig, but: Collection[str]) -> list[str]:
-    """Return the fields whose values differ, whatever the form in which a value is written."""
-    one, two = normal_form(config), normal_form(other)
-    return [
-        f"{it.name} = {getattr(one, it.name)!r} ({getattr(two, it.name)!r} there)"
-        for it in fields(one)
-        if it.name not in but and getattr(one, it.name) != getattr(two, it.name)
-    ]
-
-
-def normal_form(config: ModelConfig) -> ModelConfig:
-    """Return a configuration with every default replaced by its value."""
-    two = isinstance(config, EncoderDecoderConfig) and config.decoder.n_heads != config.n_heads
-    given: dict[str, Any] = {
-        "n_kv_heads": None if two else config.kv_heads,
-        "head_dim": None if two else config.head_width,
-        "stack_norm": config.final_norm != "none",
-        "attention_scale": config.head_width**-0.5 if config.attention_scale is None else config.attention_scale,
-    }
-    if isinstance(config, EncoderDecoderConfig):
-        source = config.source
-        given |= {
-            "n_decoder_layers": config.decoder.n_layers,
-            "n_decoder_heads": config.decoder.n_heads if two else None,
-            "source_context": source.context,
-            "source_positions": source.positions,
-        }
-    elif isinstance(config, EncoderConfig) and config.head == "masked_lm":
-        given |= {"head_activation": config.head_activation or config.activation}
-    if (rotated := config.rotated_layers) is not None and any(rotated):
-        given |= {"rotary_pattern": None if all(rotated) else rotated}
-    if (windowed := config.windowed_layers) is not None:
-        pattern = tuple("window" if it else "full" for it in windowed)
-        given |= {"layer_pattern": None if all(windowed) else pattern}
-        given |= {} if any(windowed) else {"window": None, "layer_pattern": None, "rotary_window_base": None}
-    return replace(config, **given)

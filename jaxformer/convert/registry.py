@@ -1,4 +1,4 @@
-"""Registry of families of checkpoints: every file in `families/` is registered automatically."""
+"""Registry of families of checkpoints: every file in `families/` and its folders is registered automatically."""
 
 import pkgutil
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from jaxformer.config.models import EncoderConfig
+from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert import families
 from jaxformer.convert.family import Family, module_rules
 from jaxformer.convert.heads import with_head
@@ -14,7 +15,7 @@ from jaxformer.convert.model_type import ModelType
 from jaxformer.errors import ConfigError, InputError, type_of
 from jaxformer.validation.fields import check_kind, nearest
 
-_FILES = [import_module(f"{families.__name__}.{file.name}") for file in pkgutil.iter_modules(families.__path__)]
+_FILES = [import_module(file.name) for file in pkgutil.walk_packages(families.__path__, f"{families.__name__}.")]
 
 FAMILIES: dict[str, Family] = {
     found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, Family)
@@ -46,7 +47,7 @@ def find_family(family: Family | str, name: str = "family", *, model: Any = None
         hint = f"did you mean {near!r}? " if near else ""
         raise ConfigError(f"{name} = {family!r} is not known; {hint}choose one of {known}")
     config = getattr(model, "config", None)
-    if isinstance(config, EncoderConfig) and config.head != "none" and family in MODEL_TYPES:
+    if isinstance(config, EncoderConfig | VisionEncoderConfig) and config.head != "none" and family in MODEL_TYPES:
         return with_head(MODEL_TYPES[family], config.head).family
     return FAMILIES[family]
 

@@ -31,6 +31,20 @@ class Rules(NamedTuple):
     """Forced token of each place, or -1."""
     pad: Int[Array, ""] | np.int32
     """Token that fills a row after its end."""
+    not_first: Bool[Array, " V"] | np.ndarray
+    """True for tokens that are not chosen at place 0."""
+    timestamps: "Timestamps | None"
+
+
+class Timestamps(NamedTuple):
+    """Traced numbers of the rules for timestamps."""
+
+    begin: Int[Array, ""] | np.int32
+    """Id of the first one."""
+    latest: Int[Array, ""] | np.int32
+    """Largest id of the first one that is chosen."""
+    end: Int[Array, ""] | np.int32
+    """Smallest id of the tokens that may stand between a pair, and are no text: the end tokens."""
 
 
 def make_rules(rules: TokenRules, eos: Ends, pad: int | None, vocab_size: int, n_tokens: int, size: int) -> Rules:
@@ -41,6 +55,7 @@ def make_rules(rules: TokenRules, eos: Ends, pad: int | None, vocab_size: int, n
     filler = pad if pad is not None else ends[0] if ends else 0
     named = [("eos", token) for token in ends] + [("pad", filler)]
     named += [("suppressed token", token) for token in rules.suppressed]
+    named += [("not_first", token) for token in rules.not_first]
     for name, token in named + [("forced token", token) for _, token in rules.forced]:
         check_id(name, token, vocab_size)
     forced: dict[int, int] = {}
@@ -51,10 +66,24 @@ def make_rules(rules: TokenRules, eos: Ends, pad: int | None, vocab_size: int, n
             raise InputError(f"forced place -1 is place {n_tokens - 1}, which has another token; give one token to each place")
     places = np.full(size, NONE)
     places[list(forced)] = list(forced.values())
-    suppressed, is_end = np.zeros((2, vocab_size), bool)
+    suppressed, is_end, not_first = np.zeros((3, vocab_size), bool)
     suppressed[list(rules.suppressed)] = True
     is_end[list(ends)] = True
-    return Rules(suppressed, is_end, np.int32(rules.min_tokens), places, np.int32(filler))
+    not_first[list(rules.not_first)] = True
+    stamps = make_timestamps(rules, ends, vocab_size)
+    return Rules(suppressed, is_end, np.int32(rules.min_tokens), places, np.int32(filler), not_first, stamps)
+
+
+def make_timestamps(rules: TokenRules, ends: tuple[int, ...], vocab_size: int) -> Timestamps | None:
+    """Return the numbers of the rules for timestamps, if there are any; InputError for ids that do not fit them."""
+    begin, bound = rules.timestamps, rules.latest_first_timestamp
+    if begin is None:
+        return None
+    check_id("timestamps", begin, vocab_size)
+    if len(ends) != 1 or ends[0] >= begin:
+        raise InputError(f"eos = {ends!r:.40} ends no text with timestamps from {begin} on; give one end token below them")
+    latest = vocab_size - 1 if bound is None else min(begin + bound, vocab_size - 1)
+    return Timestamps(np.int32(begin), np.int32(latest), np.int32(ends[0]))
 
 
 def end_tokens(eos: Ends) -> tuple[int, ...]:
@@ -76,13 +105,44 @@ def constrain(
     """
     vocab_size = values.shape[-1]
     barred = jnp.asarray(rules.suppressed) | (jnp.asarray(rules.ends) & (place < jnp.asarray(rules.min_tokens)))
+    barred |= jnp.asarray(rules.not_first) & (place == 0)
     values = jnp.where(barred[None], -jnp.inf, values)
     if ngram:
         text = jnp.concatenate([history, tokens], 1)
         values = jnp.where(repeats(text, place + history.shape[1], vocab_size, ngram), -jnp.inf, values)
+    if rules.timestamps is not None:
+        values = with_timestamps(values, tokens, place, rules.timestamps)
     wanted = jnp.asarray(rules.forced)[place]
     only = jnp.where(jnp.arange(vocab_size, dtype=jnp.int32) == wanted, 0.0, -jnp.inf).astype(values.dtype)
     return jnp.where(wanted >= 0, only[None], values)
+
+
+def with_timestamps(
+    values: Float[Array, "R V"], tokens: Int[Array, "R X"], place: Int[Array, ""], rules: Timestamps
+) -> Float[Array, "R V"]:
+    """Set logits or log-probabilities to -inf for what the rules of timestamps bar after tokens[:place].
+
+    After one timestamp that stands alone comes its second, or an end; after a pair, or at the begin after one, comes text.
+    """
+    begin, ids = jnp.asarray(rules.begin), jnp.arange(values.shape[-1], dtype=jnp.int32)[None]
+    is_time = ids >= begin
+    last, before = (jnp.take(tokens, jnp.maximum(place - back, 0), axis=1) >= begin for back in (1, 2))
+    last, before = last & (place >= 1), before | (place < 2)
+    written = jnp.where(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None] < place, tokens, -1).max(1)
+    least = jnp.where(written < begin, begin, written + (before | ~last).astype(jnp.int32))
+    barred = (ids == begin - 1) | (is_time & (ids < least[:, None]))
+    barred |= (last & before)[:, None] & is_time
+    barred |= (last & ~before)[:, None] & (ids < jnp.asarray(rules.end))
+    barred |= (place == 0) & (~is_time | (ids > jnp.asarray(rules.latest)))
+    return prefer_timestamps(jnp.where(barred, -jnp.inf, values), begin)
+
+
+def prefer_timestamps(values: Float[Array, "R V"], begin: Int[Array, ""]) -> Float[Array, "R V"]:
+    """Set all but timestamps to -inf where timestamps together are likelier than any other token."""
+    is_time = jnp.arange(values.shape[-1], dtype=jnp.int32)[None] >= begin
+    together = jax.nn.logsumexp(jnp.where(is_time, values, -jnp.inf), axis=-1)
+    likelier = together > jnp.where(is_time, -jnp.inf, values).max(-1)
+    return jnp.where(likelier[:, None] & ~is_time, -jnp.inf, values)
 
 
 def repeats(text: Int[Array, "R T"], length: Int[Array, ""], vocab_size: int, n: int) -> Bool[Array, "R V"]:

@@ -27,8 +27,8 @@ class DecodingCase:
     seed: int
     """Seed of the excited weights."""
     n_tokens: int
-    start: int | None = None
-    """First token of an encoder-decoder's target; None for a GPT."""
+    start: int | tuple[int, ...] | None = None
+    """First token, or tokens, of an encoder-decoder's target; None for a GPT."""
     eos: int | tuple[int, ...]
     pad: int
     """Token that follows an end token."""
@@ -181,6 +181,15 @@ DECODINGS = {
             suppressed=(5,),
             forced=((1, 4), (5, 2)),
         ),
+    ),
+    "timestamps": DecodingCase(
+        model=replace(WRITER, vocab_size=19),
+        seed=7,
+        n_tokens=13,
+        start=(0, 3),
+        eos=1,
+        pad=1,
+        beam=BeamConfig(width=BEAM_WIDTH, n_best=2, suppressed=(2,), not_first=(14,), timestamps=9, latest_first_timestamp=2),
     ),
     "prompts": DecodingCase(
         model=GPTConfig(vocab_size=9, context=16, d_model=12, n_layers=1, n_heads=3, d_ff=20),

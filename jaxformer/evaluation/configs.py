@@ -3,12 +3,18 @@
 from typing import Any
 
 from jaxformer.config.configuration import FixedTable
-from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.dual import AnyModelConfig, DualEncoderConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.nn.positions import sinusoid
 
 PLAIN: dict[str, Any] = {"vocab_size": 23, "context": 71, "d_model": 24, "n_layers": 3, "n_heads": 4, "d_ff": 36}
 """Configuration fields with sizes that differ pairwise, and from batch and length."""
 SIX_HEADS: dict[str, Any] = {**PLAIN, "n_heads": 6}
+BLOCKS: dict[str, Any] = {"d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 36}
+SQUARE: dict[str, Any] = {"image_size": (12, 12), "patch_size": (4, 4), "channels": 2}
+TEXTS: dict[str, Any] = {"vocab_size": 23, "context": 17, "d_model": 18, "n_layers": 1, "n_heads": 3, "d_ff": 30}
+"""Configuration fields of an image's and of a text's encoder."""
 BARE: dict[str, Any] = {
     "norm": "rms",
     "qkv_bias": False,
@@ -17,7 +23,7 @@ BARE: dict[str, Any] = {
     "positions": "none",
 }
 
-CONFIGS: dict[str, ModelConfig] = {
+CONFIGS: dict[str, AnyModelConfig] = {
     "plain": GPTConfig(**PLAIN, head_bias=True),
     "shifted": GPTConfig(**PLAIN, head_bias=True),
     "fused": GPTConfig(**PLAIN, projections="fused", norm="std", norm_position="post", activation="relu"),
@@ -44,6 +50,7 @@ CONFIGS: dict[str, ModelConfig] = {
         norm_position="post",
         positions="sinusoid",
     ),
+    "frames": EncoderDecoderConfig(**PLAIN, n_decoder_layers=2, source_features=7, key_bias=False, tied=True),
     "llama": GPTConfig(
         **PLAIN,
         **BARE,
@@ -182,6 +189,33 @@ CONFIGS: dict[str, ModelConfig] = {
     "masked": EncoderConfig(**PLAIN, embedding_width=15, head="masked_lm", head_activation="relu"),
     "labelled": EncoderConfig(
         **PLAIN, pooler=True, pooler_activation="gelu", head="sequence_classification", labels=("one", "two", "three")
+    ),
+    "vit": VisionEncoderConfig(
+        **BLOCKS,
+        image_size=(9, 16),
+        patch_size=(3, 4),
+        channels=2,
+        activation="quick_gelu",
+        layer_scale=0.5,
+        distillation_token=True,
+        register_tokens=2,
+        mask_token=True,
+        pooling="dense",
+    ),
+    "clip": DualEncoderConfig(
+        vision=VisionEncoderConfig(**BLOCKS, **SQUARE, patch_bias=False, embedding_norm=True, pooled_norm=True),
+        text=EncoderConfig(**TEXTS, causal=True, activation="quick_gelu"),
+        width=15,
+        end=7,
+    ),
+    "siglip": DualEncoderConfig(
+        vision=VisionEncoderConfig(**BLOCKS, **SQUARE, class_token=False, pooling="attention", activation="gelu_tanh"),
+        text=EncoderConfig(**TEXTS, activation="gelu_tanh"),
+        width=24,
+        text_pooling="last",
+        image_projection=False,
+        text_projection_bias=True,
+        logit_bias=-10.0,
     ),
 }
 """Models that mutants are tried on; in 'shifted', the hidden states have a mean of 100."""

@@ -17,13 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
+from jaxformer.config.dual import AnyModelConfig, DualEncoderConfig
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.config.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
+from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.host import same_bits
 from jaxformer.convert.rules import Family, gradients_to_torch, to_torch
 from jaxformer.errors import ParityError
-from jaxformer.models import Encoder, EncoderDecoder, Model, abstract
+from jaxformer.models import DualEncoder, Encoder, EncoderDecoder, Model, VisionEncoder, abstract
 from jaxformer.nn import masks
 from jaxformer.parity.attribute.low_precision import check_output32
 from jaxformer.parity.numerics.float64 import to_float64
@@ -38,16 +40,29 @@ from jaxformer.pytree import map_named
 from jaxformer.training import losses, optimizers, routing, schedules
 
 SHORTER = 3
-"""Number of tokens by which a target is shorter than its source."""
+"""Number of tokens by which a target is shorter than its source, and a text than the one before it."""
+MASKED = 0.3
+"""Share of the patches that are masked."""
 
 
-def adversarial_inputs(config: ModelConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, ...]:
+def adversarial_inputs(config: AnyModelConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, ...]:
     """Return ids `B T` and a mask of the real tokens, followed by token types (encoder) or target ids and their mask.
 
-    Neither source nor target is longer than its context.
+    A source of features is an odd number of frames in place of ids. Of a vision encoder it is images, with a mask of patches if
+    there is a token for them; of a dual encoder, images, ids and their mask. Neither source nor target is longer than its
+    context.
     """
+    if isinstance(config, VisionEncoderConfig):
+        images = (images_for(config, batch, seed),)
+        masked = np.random.default_rng(seed).random((batch, config.patches)) < MASKED
+        return (*images, masked) if config.mask_token else images
+    if isinstance(config, DualEncoderConfig):
+        return images_for(config.vision, batch, seed), *texts_for(config, batch + 1, min(length, config.text.context), seed)
     if isinstance(config, EncoderDecoderConfig):
         source = probe(config.source_ids, batch, min(length, config.source.context), seed)
+        if config.source_features is not None:
+            shape = batch, 2 * source[0].shape[1] - 1, config.source_features
+            source = np.random.default_rng(seed).standard_normal(shape).astype(np.float32), source[1]
         return *source, *probe(config.vocab_size, batch, min(length, config.context) - SHORTER, seed + 1000)
     tokens = probe(config.vocab_size, batch, length, seed)
     if isinstance(config, EncoderConfig):
@@ -56,8 +71,29 @@ def adversarial_inputs(config: ModelConfig, batch: int, length: int, seed: int) 
     return tokens
 
 
+def images_for(config: VisionEncoderConfig, batch: int, seed: int) -> np.ndarray:
+    """Return images `B c height width`."""
+    return np.random.default_rng(seed).standard_normal((batch, config.channels, *config.image_size)).astype(np.float32)
+
+
+def texts_for(config: DualEncoderConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids `B T`, which end at different places if an id ends a text, and a mask of the tokens up to the end."""
+    ids = np.random.default_rng(seed).integers(0, config.text.vocab_size, (batch, length), np.int32)
+    last = np.maximum(length - 1 - SHORTER * np.arange(batch), 1)
+    if config.end is not None:
+        ids[ids == config.end] = (config.end + 1) % config.text.vocab_size
+        ids[np.arange(batch), last] = config.end
+    return ids, np.arange(length) <= last[:, None]
+
+
 def call_jax(model: Any, *inputs: Any, key: PRNGKeyArray | None = None) -> jax.Array:
     """Return jax's logits, or a headless encoder's hidden states followed by the pooled one; padding is masked."""
+    if isinstance(model, VisionEncoder):
+        found = model(inputs[0], masked=inputs[1] if model.config.mask_token else None, key=key)
+        pooled = model.head is None and model.config.pooled_width == model.config.d_model
+        return jnp.concatenate([found, model.pool(found)[:, None]], 1) if pooled else found
+    if isinstance(model, DualEncoder):
+        return model(inputs[0], inputs[1], mask=masks.padding_mask(jnp.asarray(inputs[2])), key=key)
     ids, valid, *rest = inputs
     mask = masks.padding_mask(jnp.asarray(valid))
     if isinstance(model, EncoderDecoder):
@@ -78,6 +114,12 @@ def call_torch(model: Any, *inputs: Any) -> Any:
     import torch_ref.models
     from torch_ref.nn.masks import padding_mask
 
+    if isinstance(model, torch_ref.models.VisionEncoder):
+        found = model(inputs[0], masked=inputs[1] if model.config.mask_token else None)
+        pooled = model.head is None and model.config.pooled_width == model.config.d_model
+        return torch.cat([found, model.pool(found)[:, None]], 1) if pooled else found
+    if isinstance(model, torch_ref.models.DualEncoder):
+        return model(inputs[0], inputs[1], mask=padding_mask(inputs[2]))
     ids, valid, *rest = inputs
     mask = padding_mask(valid)
     if isinstance(model, torch_ref.models.EncoderDecoder):

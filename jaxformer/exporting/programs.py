@@ -21,7 +21,7 @@ from jaxformer.decoding.prepare import NEVER, check_id, check_length
 from jaxformer.decoding.sampling import Ends
 from jaxformer.errors import CheckpointError, InputError, type_of, why_unwritten
 from jaxformer.io.atomic import refuse_existing, written_whole
-from jaxformer.models import GPT, Encoder, EncoderDecoder, Model
+from jaxformer.models import GPT, Encoder, EncoderDecoder, TextModel
 from jaxformer.nn.masks import padding_mask
 from jaxformer.validation.arrays import check_values
 from jaxformer.validation.fields import check_choice, check_kind, check_path
@@ -34,7 +34,7 @@ Begun = tuple[Step, Array, Any, Array]
 """Step, first token's logits, cache, and tokens read."""
 
 
-def export(model: Model, path: Path | str, *, platforms: Sequence[str] = PLATFORMS) -> None:
+def export(model: TextModel, path: Path | str, *, platforms: Sequence[str] = PLATFORMS) -> None:
     """Write a model's forward pass into a new file, which needs only jax and flatbuffers:
 
         program = jax.export.deserialize(Path(path).read_bytes())
@@ -71,7 +71,7 @@ def export(model: Model, path: Path | str, *, platforms: Sequence[str] = PLATFOR
 
 
 def export_generate(
-    model: Model,
+    model: TextModel,
     path: Path | str,
     n_tokens: int | np.integer,
     sampling: SamplingConfig | None = None,
@@ -100,7 +100,7 @@ def export_generate(
     if isinstance(model, EncoderDecoder):
         check_id("start", start, vocab_size)
 
-    def tokens(model: Model, text: Array, valid: Array, seed: Array | None = None) -> Array:
+    def tokens(model: TextModel, text: Array, valid: Array, seed: Array | None = None) -> Array:
         chosen = choice if seed is None else choice._replace(key=jax.random.key(seed))
         if isinstance(model, EncoderDecoder):
             return _written(_source(model, text, valid, start, n_tokens), valid, n_tokens, chosen, ngram)
@@ -122,7 +122,7 @@ def _source(model: EncoderDecoder, text: Array, valid: Array, start: int | None,
     """Begin decoding of a source, whose padding is moved to the right."""
     order = jnp.argsort(~valid, axis=1, stable=True)
     text, valid = jnp.take_along_axis(text, order, 1), jnp.take_along_axis(valid, order, 1)
-    return translation.read(model, text, valid, jnp.asarray(start, jnp.int32), n_tokens, width=1)
+    return translation.read(model, text, valid, jnp.asarray([start], jnp.int32), n_tokens, width=1)
 
 
 def _written(begun: Begun, valid: Array, n_tokens: int, choice: Choice, ngram: int) -> Array:
@@ -135,8 +135,10 @@ def _written(begun: Begun, valid: Array, n_tokens: int, choice: Choice, ngram: i
 
 
 def _check_model(model: Any) -> None:
-    if not isinstance(model, Model):
+    if not isinstance(model, TextModel):
         raise InputError(f"{type_of(model)} cannot be exported; give a GPT, an Encoder or an EncoderDecoder")
+    if isinstance(model, EncoderDecoder) and model.stem is not None:
+        raise InputError("a model that reads frames of features cannot be exported; give one that reads ids")
     check_values(model)
 
 
@@ -163,7 +165,7 @@ def _sizes(longest: dict[str, int]) -> dict[str, Any]:
 
 
 def _write(
-    model: Model,
+    model: TextModel,
     program: Program,
     arguments: dict[str, list[Any]],
     longest: dict[str, int],

@@ -10,12 +10,13 @@ from jaxformer.models.init import Rngs, initialise
 from jaxformer.models.shown import Shown
 from jaxformer.nn.attention import Memory
 from jaxformer.nn.cache import KeysValues, KVCache
+from jaxformer.nn.convolution import ConvolutionStem
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import Head, InputEmbedding
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
-from jaxformer.validation.arrays import Tokens, check_ids, check_room
+from jaxformer.validation.arrays import Tokens, check_frames, check_ids, check_room
 from jaxformer.validation.inputs import (
     MaskAndBias,
     check_config,
@@ -54,6 +55,7 @@ class EncoderDecoder(Shown):
         self.config = check_config(config, EncoderDecoderConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
         self.source_embed = InputEmbedding(config.source, config.source_vocab_size)
+        self.stem = None if config.source_features is None else ConvolutionStem(config, config.source_features)
         self.encoder = Stack(config)
         self.encoder_norm = make_norm(config.final_norm, config)
         self.decoder = Stack(config.decoder, cross=True, causal=True)
@@ -73,7 +75,8 @@ class EncoderDecoder(Shown):
         memory_bias: Float[Array, "..."] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T V"]:
-        """Return the logits of the next target token at every position of `B T` ids, given a source of `B S` ids.
+        """Return the logits of the next target token at every position of `B T` ids, given a source of `B S` ids, or with
+        `source_features` of frames `B _ M`, two to a token.
 
         `source_mask` (`B 1 1 S`, True = may attend) hides padding from both stacks, `target_mask` (`B N|1 T T`) narrows the
         causal mask. Biases are added to attention's scores: of the source on itself (`B N|1 S S`), of the target on itself (`T
@@ -202,11 +205,16 @@ class EncoderDecoder(Shown):
         return HiddenStates(encoder, jnp.concatenate([states[:-1], self.decoder_norm(states[-1:])]))
 
     def _embed_source(self, source: Tokens, mask: Array | None, bias: Array | None, key: PRNGKeyArray | None) -> Array:
-        config = self.config
-        source = check_ids(source, config.source_ids, config.source.context, name="source")
-        batch, n_tokens = source.shape
+        config, stem = self.config, self.stem
+        if stem is None:
+            source = check_ids(source, config.source_ids, config.source.context, name="source")
+        else:
+            source = stem(jnp.asarray(check_frames(source, config.source_features, config.source.context)))
+        batch, n_tokens = source.shape[:2]
         check_scored((batch, config.n_heads, n_tokens, n_tokens), mask, bias, name="source ")
         positions = jnp.arange(n_tokens, dtype=jnp.int32)[None]
+        if stem is not None:
+            return self.source_embed.place(jnp.asarray(source), positions, key=key)
         shared = self.embed.token if config.source_vocab_size is None else None
         return self.source_embed(jnp.asarray(source), positions, token=shared, key=key)
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
+from jaxformer.config.dual import AnyModelConfig
 from jaxformer.config.initialisers import Initialiser, initialisers
-from jaxformer.config.models import ModelConfig
 from jaxformer.errors import ConfigError
 from jaxformer.pytree import layer_shapes, path_name
 from jaxformer.validation.arrays import check_drawn_from, is_key
@@ -22,7 +22,7 @@ Rngs = nnx.Rngs | PRNGKeyArray | Undrawn
 """Source of random numbers: a jax PRNG key, or nnx.Rngs, which gives the next key of its stream `params`."""
 
 
-def initialise(model: nnx.Module, config: ModelConfig, rngs: Rngs | None) -> None:
+def initialise(model: nnx.Module, config: AnyModelConfig, rngs: Rngs | None) -> None:
     """Draw every tensor of a model under construction; a draw depends only on the key and the tensor's name.
 
     Works under jit, vmap and eval_shape. ConfigError if `rngs` is neither nnx.Rngs nor a key.

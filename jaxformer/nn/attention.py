@@ -118,7 +118,7 @@ def attention(
     def attend(q, k, v, mask, bias, rng):
         return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring), dropout_rate, rng), v)
 
-    return attend_in_chunks(attend, q, k, v, mask, bias, rng, causal=causal)
+    return attend_in_chunks(attend, q, k, v, mask, bias, rng, scoring, causal=causal)
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
@@ -186,7 +186,7 @@ class MultiHeadAttention(nnx.Module):
             self.qkv = Linear(d_model, d_q + 2 * d_kv, config.qkv_bias)
         else:
             self.query = Linear(d_model, d_q, config.qkv_bias)
-            self.key = Linear(self.kdim, d_kv, config.qkv_bias)
+            self.key = Linear(self.kdim, d_kv, config.qkv_bias and config.key_bias)
             self.value = Linear(self.vdim, d_kv, config.qkv_bias)
         self.out = Linear(d_q, d_model, config.output_bias) if config.output_projection else None
         self.query_norm, self.key_norm = (head_norm(config, n) if config.qk_norm else None for n in (self.heads, self.kv_heads))

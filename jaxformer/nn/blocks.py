@@ -4,6 +4,7 @@ and norm.
 
 from typing import NamedTuple, cast
 
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
@@ -23,6 +24,16 @@ class AttentionWeights(NamedTuple):
     """Self-attention: weights of each token on the tokens of its own sequence."""
     cross: Float[Array, "*L B N T S"] | None
     """Cross-attention: weights of each token on the memory; None without cross-attention."""
+
+
+class LayerScale(nnx.Module):
+    """scale * x, unit by unit (Touvron et al. 2021, equation 4)."""
+
+    def __init__(self, width: int):
+        self.scale = nnx.Param(jnp.ones(width, jnp.float32))
+
+    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+        return x * self.scale[...].reshape((1,) * (x.ndim - 1) + (-1,))
 
 
 class Block(nnx.Module):
@@ -49,6 +60,10 @@ class Block(nnx.Module):
         self.feed_forward_norm = make_norm(norm if config.d_ff and not self.shared else "none", config)
         self.feed_forward = make_feed_forward(config) if config.d_ff else None
         self.feed_forward_output_norm = make_norm(config.norm, config) if behind and config.d_ff else None
+        scaled = config.layer_scale is not None
+        self.attention_layer_scale = LayerScale(config.d_model) if scaled else None
+        self.cross_attention_layer_scale = LayerScale(config.d_model) if scaled and cross else None
+        self.feed_forward_layer_scale = LayerScale(config.d_model) if scaled and config.d_ff else None
 
     def __call__(
         self,
@@ -86,10 +101,11 @@ class Block(nnx.Module):
         if self.cross_attention is not None:
             y = self._before(self.cross_attention_norm, x)
             y = self.cross_attention(y, memory, memory_mask, keys[2], bias=memory_bias)
+            y = _scaled(self.cross_attention_layer_scale, y)
             x = self._after(self.cross_attention_norm, self.cross_attention_output_norm, x, y, keys[3])
         if self.feed_forward is not None:
             y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
-            y = self.feed_forward(y, keys[4])
+            y = _scaled(self.feed_forward_layer_scale, self.feed_forward(y, keys[4]))
             x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5])
         return x, cache
 
@@ -107,6 +123,7 @@ class Block(nnx.Module):
         x, read, _ = self._attend(x, None, mask, bias, keys[:2], place)
         y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
         y, logits = cast(MixtureOfExperts, self.feed_forward).routed(y)
+        y = _scaled(self.feed_forward_layer_scale, y)
         return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5]), logits
 
     def weights(
@@ -141,6 +158,7 @@ class Block(nnx.Module):
         """Return x with attention's output added, what attention read, and the cache."""
         read = self._before(self.attention_norm, x)
         y, cache = self.attention.extend(read, cache, mask=mask, rng=keys[0], bias=bias, place=place)
+        y = _scaled(self.attention_layer_scale, y)
         return self._after(self.attention_norm, self.attention_output_norm, x, y, keys[1]), read, cache
 
     def _before(self, norm: AnyNorm, x: Array) -> Array:
@@ -151,3 +169,7 @@ class Block(nnx.Module):
         y = dropout(y, self.dropout_rate, key).astype(x.dtype)
         x = x + (y if self.multiplier == 1 else self.multiplier * y)
         return x if self.pre else norm(x)
+
+
+def _scaled(scale: LayerScale | None, y: Array) -> Array:
+    return y if scale is None else scale(y)

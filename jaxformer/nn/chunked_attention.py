@@ -8,11 +8,13 @@ torch's fused attention does all of this in one kernel.
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxformer.nn.precision import wide_dtype
 from jaxformer.parallel.mesh import traced_for
 from jaxformer.runtime import random
 
@@ -43,12 +45,14 @@ def attend_in_chunks(
     mask: Array | None,
     bias: Array | None,
     rng: PRNGKeyArray | None,
+    scoring: Any,
     *,
     causal: bool = False,
 ) -> Float[Array, "B T N H"]:
     """Call `attend(q, k, v, mask, bias, rng)`; on a CPU, chunk by chunk where there are many scores, with a PRNG key per chunk.
 
-    `causal` says that the mask hides every later key. A program that is exported for symbolic sizes attends at once.
+    Chunks without a mask, bias or dropout, whose `scoring` is a scale alone, are attended to by keys. `causal` says that the
+    mask hides every later key. A program that is exported for symbolic sizes attends at once.
     """
     (batch, queries, heads, _), (_, keys, kv_heads, _) = q.shape, k.shape
     if not all(isinstance(size, int) for size in (batch, queries, keys)):
@@ -56,7 +60,9 @@ def attend_in_chunks(
     scores = batch * heads * queries * keys
     sequences = fewest_parts(batch, scores)
     together = fewest_parts(kv_heads, scores // sequences)
-    part = jax.checkpoint(attend, prevent_cse=False)
+    plain = all(it is None for it in (mask, bias, rng, scoring.softcap, scoring.sinks))
+    by_keys = lambda q, k, v, mask, bias, rng: attend_by_keys(q, k, v, scoring.scale)  # noqa: E731
+    part = jax.checkpoint(by_keys if plain else attend, prevent_cse=False)
     in_chunks = attend
     if causal and mask is not None and BLOCKS <= queries == keys and scores >= LEAST_SCORES and traced_for() is None:
         in_chunks = part = in_blocks(part, queries)
@@ -65,6 +71,17 @@ def attend_in_chunks(
     if in_chunks is attend:
         return attend(q, k, v, mask, bias, rng)
     return jax.lax.platform_dependent(q, k, v, mask, bias, rng, cpu=in_chunks, default=attend)
+
+
+def attend_by_keys(
+    q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], v: Float[Array, "B S K H"], scale: float | None
+) -> Float[Array, "B T N H"]:
+    """Attend to all keys, with scores `S T`: a CPU goes through columns in vectors, and along a row number by number."""
+    grouped = (q * (q.shape[-1] ** -0.5 if scale is None else scale)).reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
+    scores = jnp.einsum("bskh,btkgh->bkgst", k, grouped, preferred_element_type=wide_dtype(q.dtype))
+    exp_scores = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-2, keepdims=True)))
+    gathered = jnp.einsum("bkgst,bskh->btkgh", exp_scores.astype(v.dtype), v)
+    return (gathered / jnp.moveaxis(exp_scores.sum(-2), 3, 1)[..., None].astype(v.dtype)).reshape(*q.shape[:3], -1)
 
 
 def in_blocks(attend: Attend, length: int) -> Attend:

@@ -80,7 +80,17 @@ class InputEmbedding(nnx.Module):
         token = self.token if token is None else token
         check_values(token)
         check_not_torch(positions=positions, token_types=token_types)
-        x = token.encode(ids) * self.scale
+        return self.place(token.encode(ids) * self.scale, positions, token_types=token_types, key=key)
+
+    def place(
+        self,
+        x: Float[Array, "B T _"],
+        positions: Int[Array, "#B T"],
+        *,
+        token_types: Int[Array, "#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Return the vectors of tokens that are embedded already, as those of a convolution stem, at these positions."""
         positions = positions + self.offset
         if self.position is not None:
             x = x + self.position.encode(positions)

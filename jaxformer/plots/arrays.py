@@ -20,15 +20,14 @@ def draw_maps(maps: Mapping[str, Float[np.ndarray, "Y X"]], xlabel: str, ylabel:
     figure = Figure(figsize=(3 * len(maps) + 0.8, 3), layout="constrained")
     every = figure.subplots(1, len(maps), sharey=True, squeeze=False)[0]
     most = max(float(np.abs(each).max()) for each in maps.values()) or 1.0
-    image = None
     for axes, (title, each) in zip(every, maps.items(), strict=True):
-        image = axes.imshow(each, cmap=SIGNED, vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+        axes.imshow(each, cmap=SIGNED, vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
         axes.set_title(title, fontsize=10, parse_math=False)
         axes.set_xlabel(xlabel)
     every[0].set_ylabel(ylabel)
     if rows:
         every[0].set_yticks(range(len(rows)), rows, parse_math=False)
-    figure.colorbar(image, ax=list(every))
+    figure.colorbar(every[-1].images[0], ax=list(every))
     return figure
 
 

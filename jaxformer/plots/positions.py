@@ -10,6 +10,7 @@ from jaxformer.checkpoints.opened import open_folder
 from jaxformer.errors import InputError
 from jaxformer.nn.positions import TABLES, position_table
 from jaxformer.nn.rotary import base_angles, make_rotary
+from jaxformer.plots.reading import reader_of
 from jaxformer.plots.style import SIGNED, plain_style
 from jaxformer.validation.fields import check_choice
 
@@ -48,7 +49,7 @@ def turned(angles: Float[np.ndarray, " Q"], n_positions: int) -> Float[np.ndarra
 
 def read_table(folder: Path, most: int) -> tuple[str, Float[np.ndarray, "P D"]]:
     """Return the kind of positions of the model in a folder, and its first rows; InputError if it has none to draw."""
-    model = open_folder(folder).model
+    model = reader_of(open_folder(folder))
     config, embed = model.config, model.embed
     rows = min(most, config.context)
     if embed.position is not None:

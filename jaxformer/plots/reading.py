@@ -34,8 +34,7 @@ def attention_of(path: Path, text: str, part: str | None = None) -> Map:
     `part` is one of PARTS, for an encoder-decoder alone; None: cross, or a single stack's own. InputError if the model cannot
     read the text, or has no such part.
     """
-    found = open_folder(path)
-    maps = maps_of(found, text)
+    maps = maps_of(open_folder(path), text)
     part = part or ("cross" if "cross" in maps else OWN)
     if part not in maps:
         raise InputError(f"part = {part!r} is of an encoder-decoder, and {path} holds a model of one stack; leave it out")
@@ -46,12 +45,21 @@ def maps_of(found: Opened, text: str) -> dict[str, Map]:
     """Return every attention of a model on a text by the name of its part."""
     if not text:
         raise InputError("text is empty; give at least one token")
-    if isinstance(found.model, EncoderDecoder):
+    model = reader_of(found)
+    if isinstance(model, EncoderDecoder):
         if isinstance(words := found.words, Task):
-            return of_task(found.model, words, text)
-        return of_translation(Translator(found.model, words) if words is not None else translator_of(found), text)
+            return of_task(model, words, text)
+        return of_translation(Translator(model, words) if words is not None else translator_of(found), text)
     tokenizer = found.words if isinstance(found.words, Tokenizer) else read_tokenizer(found)
-    return of_text(found.model, tokenizer, text, special=found.words is None)
+    return of_text(model, tokenizer, text, special=found.words is None)
+
+
+def reader_of(found: Opened) -> GPT | Encoder | EncoderDecoder:
+    """Return the model, which reads texts; InputError for one that reads images or sounds."""
+    model = found.model
+    if not isinstance(model, GPT | Encoder | EncoderDecoder) or getattr(model.config, "source_features", None) is not None:
+        raise InputError(f"{found.place} holds a model of images or sounds; give a model that reads texts alone")
+    return model
 
 
 def of_text(model: GPT | Encoder, tokenizer: Tokenizer, text: str, *, special: bool) -> dict[str, Map]:

@@ -7,12 +7,16 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, Bool, Shaped
 
 from jaxformer.errors import InputError
 from jaxformer.validation import inputs
 
 Tokens = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
+Images = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
+"""Images `B c height width`."""
+Masked = Bool[Array, "..."] | Bool[np.ndarray, "..."]
+"""Masked patches `B M`."""
 
 
 def as_array(ids: Any) -> Tokens:
@@ -32,6 +36,13 @@ def check_ids(tokens: Any, vocab_size: int, context: int, *, name: str = "tokens
     tokens = as_array(tokens)
     inputs.check_tokens(tokens, vocab_size, context, name=name)
     return tokens
+
+
+def check_frames(frames: Any, n_features: int | None, context: int) -> Tokens:
+    """Return frames `B _ M` as an array, after checking their shape and, outside of jit, their values."""
+    frames = as_array(frames)
+    inputs.check_frames(frames, n_features, context)
+    return frames
 
 
 def check_room(cache: Any, n_tokens: int, context: int) -> None:

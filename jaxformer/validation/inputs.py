@@ -39,6 +39,21 @@ def check_tokens(tokens: Any, vocab_size: int, longest: int, *, name: str = "tok
             )
 
 
+def check_frames(frames: Any, n_features: int | None, context: int) -> None:
+    """Check frames `B _ M` of features: floats, two to a token, and finite if they are a numpy array, whose values are
+    known."""
+    longest, shape = 2 * context, tuple(frames.shape)
+    if not np.issubdtype(frames.dtype, np.floating) and "float" not in str(frames.dtype):
+        raise InputError(f"source: type {frames.dtype}; give frames of floats, as of a log-mel spectrogram")
+    if len(shape) != 3 or shape[2] != n_features or not shape[0]:
+        raise InputError(f"source: shape {shape}; give frames of shape (batch, frames, {n_features})")
+    if not 1 <= shape[1] <= longest:
+        raise InputError(f"source: {shape[1]} frames; give between 1 and {longest}, the most this model takes")
+    if isinstance(frames, np.ndarray) and not np.isfinite(frames).all():
+        row, frame, feature = np.argwhere(~np.isfinite(frames))[0]
+        raise InputError(f"source[{row}, {frame}, {feature}] = {frames[row, frame, feature]}; give finite features")
+
+
 def check_rows(target: int, memory: int) -> None:
     """Check that there is one memory for each target."""
     if target != memory:

@@ -7,7 +7,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import jaxformer as jf
 from jaxformer.checkpoints.hf import describe, names_written
-from jaxformer.convert.model_type import normal_form
+from jaxformer.convert.config_values import normal_form
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.errors import ConfigError, ConversionError
 

@@ -35,6 +35,7 @@ from parity_tests.support.helpers import (
     checks,
     encoder_config,
     gpt_config,
+    noise,
     run_check,
     seq2seq_config,
     twins,
@@ -152,7 +153,7 @@ GPTS = {
         layers="rolled",
     ),
     "shared layers": gpt_config(
-        context=CONTEXT, shared_layers=True, rotary="half", positions="none", window=5, layers="rolled"
+        context=CONTEXT, shared_layers=True, layer_scale=0.3, rotary="half", positions="none", window=5, layers="rolled"
     ),
     "t5": gpt_config(
         context=CONTEXT,
@@ -181,6 +182,7 @@ BY_LENGTH = {
     ),
 }
 """GPTs whose angles depend on the longest position of a call, so that a cache holds keys of several angles."""
+FRAMES = "a source of frames, keys without a bias"
 OTHERS = BY_LENGTH | {
     "an encoder with embeddings of their own width, a window on both sides and token types": encoder_config(
         context=CONTEXT,
@@ -196,6 +198,9 @@ OTHERS = BY_LENGTH | {
     "an encoder with shared layers": encoder_config(
         context=CONTEXT, shared_layers=True, norm_position="post", layers="unrolled"
     ),
+    "a causal encoder with layer scale": encoder_config(
+        context=CONTEXT, positions="none", causal=True, layer_scale=0.4, relative_bias="t5", relative_buckets=8, norm="rms"
+    ),
     "an encoder with slopes": encoder_config(context=CONTEXT, positions="none", relative_bias="alibi"),
     "t5's encoder-decoder": seq2seq_config(
         context=CONTEXT,
@@ -208,6 +213,7 @@ OTHERS = BY_LENGTH | {
         logits_softcap=2.0,
         n_decoder_heads=2,
     ),
+    FRAMES: seq2seq_config(context=CONTEXT, source_features=5, key_bias=False, source_context=19, tied=True, position_offset=2),
     "rotary and windows of both stacks, norms of heads in cross-attention": seq2seq_config(
         context=CONTEXT,
         norm="rms",
@@ -239,7 +245,9 @@ def model_twins(name):
 @checks
 @pytest.mark.parametrize(
     "name",
-    usually(CONFIGS, "gemma", "neox", "alibi", "nanochat", "shared layers", "t5's encoder-decoder", "cohere", *BY_LENGTH),
+    usually(
+        CONFIGS, "gemma", "neox", "alibi", "nanochat", "shared layers", "t5's encoder-decoder", "cohere", *BY_LENGTH, FRAMES
+    ),
 )
 def test_equal(name, check):
     reference, candidate = model_twins(name)
@@ -339,6 +347,8 @@ def test_attention_weights_and_hidden_states(name):
     model, twin = wide_twins(name)
     tokens, target = (np.random.default_rng(seed).integers(0, V, (2, n)) for seed, n in ((5, CONTEXT), (6, CONTEXT - 3)))
     arrays = (tokens, target) if isinstance(CONFIGS[name], EncoderDecoderConfig) else (tokens,)
+    if name == FRAMES:
+        arrays = (noise(2, 31, 5).astype(np.float64), target)
     with torch.no_grad():
         for what in ("attention_weights", "hidden_states"):
             reference = getattr(twin, what)(*map(torch.from_numpy, arrays))

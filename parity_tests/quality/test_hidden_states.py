@@ -9,7 +9,7 @@ import torch
 import transformers
 
 import torch_ref.models as torch_models
-from jaxformer.convert.families.bert import BERT
+from jaxformer.convert.families.bert_kin.bert import BERT
 from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.rules import to_jax
 from jaxformer.evaluation.ladder import adversarial_inputs, load_torch

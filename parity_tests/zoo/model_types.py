@@ -27,6 +27,8 @@ SEQ2SEQ |= {f"{stack}_attention_heads": 3 for stack in ("encoder", "decoder")}
 SEQ2SEQ |= {f"{stack}_ffn_dim": 20 for stack in ("encoder", "decoder")}
 IDS = {"bos_token_id": 0, "eos_token_id": EOS, "pad_token_id": PAD}
 SEQ2SEQ |= IDS | {"decoder_start_token_id": START}
+WHISPER = {key: value for key, value in SEQ2SEQ.items() if key != "max_position_embeddings"}
+WHISPER |= {"num_mel_bins": 5, "max_source_positions": 7, "max_target_positions": 22}
 MPNET = BERT | IDS | {"max_position_embeddings": 20}
 GPT2 = {"vocab_size": V, "n_positions": 21, "n_embd": D, "n_layer": 2, "n_head": 3, "bos_token_id": 0, "eos_token_id": EOS}
 T5 = {"vocab_size": V, "d_model": D, "d_kv": 6, "d_ff": 20, "num_layers": 2, "num_heads": 3}
@@ -111,6 +113,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "m2m_100": ("M2M100ForConditionalGeneration", SEQ2SEQ),
     "pegasus": ("PegasusForConditionalGeneration", SEQ2SEQ | {"activation_function": "relu", "scale_embedding": True}),
     "blenderbot": ("BlenderbotForConditionalGeneration", SEQ2SEQ),
+    "whisper": ("WhisperForConditionalGeneration", WHISPER),
+    "whisper, base": ("WhisperModel", WHISPER),
     "t5": ("T5ForConditionalGeneration", T5),
     "t5, untied": ("T5ForConditionalGeneration", T5 | {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
     "mt5": ("MT5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),
@@ -205,6 +209,34 @@ CASES |= {
     "gpt_neo": ("GPTNeoForCausalLM", NEO | {"attention_types": [[["local", "global"], 1]]}),
     "llama, dynamic": ("LlamaForCausalLM", MODERN | {"rope_parameters": DYNAMIC, "max_position_embeddings": 8}),
 }
+IMAGE = {"hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 3, "num_channels": 2}
+OBLONG = IMAGE | {"intermediate_size": 20, "image_size": [9, 16], "patch_size": [3, 4]}
+SQUARE = IMAGE | {"image_size": 13, "patch_size": 4}
+TOWER = SQUARE | {"intermediate_size": 20}
+TEXT = BERT | {"num_hidden_layers": 1, "max_position_embeddings": 16, "bos_token_id": 0, "pad_token_id": PAD}
+CASES |= {
+    "vit": ("ViTModel", OBLONG | {"pooler_act": "gelu"}),
+    "vit, images": ("ViTForImageClassification", OBLONG | LABELS | {"qkv_bias": False, "hidden_act": "relu"}),
+    "deit": ("DeiTModel", OBLONG),
+    "deit, images": ("DeiTForImageClassification", OBLONG | LABELS),
+    "deit, teacher": ("DeiTForImageClassificationWithTeacher", OBLONG | LABELS),
+    "dinov2": ("Dinov2Model", SQUARE | {"layerscale_value": 0.5}),
+    "dinov2, images": ("Dinov2ForImageClassification", SQUARE | LABELS | {"use_swiglu_ffn": True, "mlp_ratio": 2}),
+    "dinov2_with_registers": ("Dinov2WithRegistersModel", SQUARE | {"num_register_tokens": 3, "use_swiglu_ffn": True}),
+    "dinov2_with_registers, images": ("Dinov2WithRegistersForImageClassification", SQUARE | LABELS),
+    "clip": (
+        "CLIPModel",
+        {"projection_dim": 10, "text_config": TEXT | {"hidden_size": 6, "eos_token_id": START}, "vision_config": TOWER},
+    ),
+    "clip, highest": (
+        "CLIPModel",
+        {"text_config": TEXT | {"eos_token_id": EOS, "hidden_act": "gelu"}, "vision_config": TOWER},
+    ),
+    "siglip": ("SiglipModel", {"text_config": TEXT | {"hidden_size": 6, "projection_size": D}, "vision_config": TOWER}),
+    "clip_vision_model": ("CLIPVisionModel", TOWER),
+    "siglip_vision_model": ("SiglipVisionModel", TOWER),
+    "siglip_vision_model, no head": ("SiglipVisionModel", TOWER | {"vision_use_head": False}),
+}
 
 
 class BloomGelu(torch.nn.Module):
@@ -263,6 +295,26 @@ def in_float64(case: Case) -> Any:
             weight = getattr(model.model, stack).embed_positions.weight.requires_grad_(False)
             weight.copy_(torch.from_numpy(sinusoid_blocks(*weight.shape)))
     return model
+
+
+def pictures(config: Any, rows: int = 3) -> np.ndarray:
+    """Images for a model of this configuration, ours or transformers', of one class or of two towers."""
+    config = getattr(config, "vision_config", getattr(config, "vision", config))
+    size = config.image_size if not isinstance(config.image_size, int) else [config.image_size] * 2
+    return noise(rows, IMAGE["num_channels"], *size, seed=12)
+
+
+def hidden_patches(config: Any, rows: int = 3) -> np.ndarray:
+    """A mask of the patches of these images; no row hides all."""
+    patches = config.patches if hasattr(config, "patches") else (config.image_size // config.patch_size) ** 2
+    return np.random.default_rng(13).random((rows, patches)) < 0.3
+
+
+def texts() -> np.ndarray:
+    """Texts `4 14` with an end, each at another place, and ids after it."""
+    found = ids(4, 14, 14)
+    found[range(4), [13, 9, 5, 1]] = START
+    return found
 
 
 def ids(rows: int, length: int, seed: int) -> np.ndarray:

@@ -191,6 +191,7 @@ def test_a_measurement_loads_one_framework():
 GROUND = (
     "errors",
     "validation/fields",
+    "validation/images",
     "validation/inputs",
     *(f"config/{path.stem}" for path in sources("jaxformer/config") if path.stem != "__init__"),
 )

@@ -11,10 +11,13 @@ import pytest
 import jaxformer as jf
 
 GROUPS = {
-    "models": "GPT Encoder EncoderDecoder GPTConfig EncoderConfig EncoderDecoderConfig FixedTable preset abstract with_head",
+    "models": (
+        "GPT Encoder EncoderDecoder VisionEncoder DualEncoder GPTConfig EncoderConfig EncoderDecoderConfig VisionEncoderConfig "
+        "DualEncoderConfig FixedTable preset abstract with_head with_image_size"
+    ),
     "tokens": "generate generate_beam translate translate_beam SamplingConfig BeamConfig Tokenizer",
     "masks and caches": "empty_cache padding_mask causal_mask ids_to_valid",
-    "weights": "load load_sentence_encoder save from_torch to_torch export export_generate",
+    "weights": "load load_sentence_encoder load_transcriber save from_torch to_torch export export_generate",
     "families": "Family Rule Part Join module_rules attention_rules packed_rules projection_rules within",
     "comparison": (
         "compare compare_sharded compare_logprobs check dump tap excite probe probe_config probe_image probe_audio "

@@ -27,6 +27,7 @@ TOO_LONG = {
 }
 TOO_MANY_ARGUMENTS = {
     "jaxformer/parity/training/trainers.py:JaxTrainer.__init__": "the model, its weights, and how it is trained",
+    "jaxformer/checkpoints/transcriber.py:Transcriber.transcribe": DECODING,
     "jaxformer/decoding/beam.py:beam_search": COMPILED,
     "jaxformer/decoding/choose.py:make_choice": DECODING,
     "jaxformer/decoding/generate.py:generate": DECODING,

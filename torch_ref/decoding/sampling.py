@@ -27,14 +27,44 @@ def constrain(
     """Set logits or log-probabilities `R V` to -inf for tokens that may not come next, and to 0 for a token that must."""
     values, place = values.clone(), len(chosen[0])
     values[:, list(rules.suppressed)] = -torch.inf
+    if place == 0:
+        values[:, list(rules.not_first)] = -torch.inf
     if place < rules.min_tokens:
         values[:, list(end_tokens(eos))] = -torch.inf
     for row, (read, tokens) in enumerate(zip(history, chosen, strict=True)):
         values[row, repeats([*read, *tokens], rules.no_repeat_ngram)] = -torch.inf
+    if rules.timestamps is not None:
+        numbers = rules.timestamps, rules.latest_first_timestamp, end_tokens(eos)[0]
+        values = torch.stack([with_timestamps(row, tokens, *numbers) for row, tokens in zip(values, chosen, strict=True)])
     for where, token in rules.forced:
         if place == where % n_tokens:
             values[:] = -torch.inf
             values[:, token] = 0.0
+    return values
+
+
+def with_timestamps(values: Tensor, tokens: list[int], begin: int, latest: int | None, end: int) -> Tensor:
+    """Set logits or log-probabilities of one row to -inf for what the rules of timestamps bar after these tokens."""
+    times = [token for token in tokens if token >= begin]
+    values[begin - 1] = -torch.inf
+    last, before = len(tokens) > 0 and tokens[-1] >= begin, len(tokens) < 2 or tokens[-2] >= begin
+    if last and before:
+        values[begin:] = -torch.inf
+    elif last:
+        values[:end] = -torch.inf
+    if times:
+        values[begin : times[-1] + (0 if last and not before else 1)] = -torch.inf
+    if not tokens:
+        values[:begin] = -torch.inf
+        if latest is not None:
+            values[begin + latest + 1 :] = -torch.inf
+    return prefer_timestamps(values, begin)
+
+
+def prefer_timestamps(values: Tensor, begin: int) -> Tensor:
+    """Set all but timestamps to -inf where timestamps together are likelier than any other token."""
+    if values[begin:].logsumexp(0) > values[:begin].max():
+        values[:begin] = -torch.inf
     return values
 
 

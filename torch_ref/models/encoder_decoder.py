@@ -9,6 +9,7 @@ from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.validation.inputs import (
     MaskAndBias,
     check_config,
+    check_frames,
     check_memory,
     check_room,
     check_rows,
@@ -20,6 +21,7 @@ from jaxformer.validation.inputs import (
 from torch_ref.models.init import initialise
 from torch_ref.nn.attention import Memory
 from torch_ref.nn.cache import KeysValues, KVCache
+from torch_ref.nn.convolution import ConvolutionStem
 from torch_ref.nn.embeddings import Head, InputEmbedding
 from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.nn.norms import make_norm
@@ -54,6 +56,7 @@ class EncoderDecoder(nn.Module):
         self.config = check_config(config, EncoderDecoderConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
         self.source_embed = InputEmbedding(config.source, config.source_vocab_size)
+        self.stem = None if config.source_features is None else ConvolutionStem(config, config.source_features)
         self.encoder = Stack(config)
         self.encoder_norm = make_norm(config.final_norm, config)
         self.decoder = Stack(config.decoder, cross=True, causal=True)
@@ -72,7 +75,9 @@ class EncoderDecoder(nn.Module):
         target_bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
     ) -> Tensor:
-        """Return the logits of the next target token at every position of `B T` ids, given a source of `B S` ids."""
+        """Return the logits of the next target token at every position of `B T` ids, given a source of `B S` ids, or with
+        `source_features` of frames `B _ M`, two to a token.
+        """
         memory = self.encode(source, mask=source_mask, bias=source_bias)
         check_source_mask(source_mask, memory.shape, self.config.n_heads)
         masks = {"mask": target_mask, "memory_mask": source_mask}
@@ -182,12 +187,19 @@ class EncoderDecoder(nn.Module):
         return HiddenStates(encoder, torch.cat([states[:-1], self.decoder_norm(states[-1:])]))
 
     def _embed_source(self, source: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
-        config = self.config
-        check_tokens(source.numpy(), config.source_ids, config.source.context, name="source")
-        batch, n_tokens = source.shape
+        config, stem = self.config, self.stem
+        if stem is None:
+            check_tokens(source.numpy(), config.source_ids, config.source.context, name="source")
+        else:
+            check_frames(source.detach().numpy(), config.source_features, config.source.context)
+            source = stem(source)
+        batch, n_tokens = source.shape[:2]
         check_scored((batch, config.n_heads, n_tokens, n_tokens), mask, bias, name="source ")
+        positions = torch.arange(n_tokens)[None]
+        if stem is not None:
+            return self.source_embed.place(source, positions)
         shared = self.embed.token if config.source_vocab_size is None else None
-        return self.source_embed(source, torch.arange(n_tokens)[None], token=shared)
+        return self.source_embed(source, positions, token=shared)
 
     def _embed_target(
         self, target: Tensor, cache: KVCache | None, memory: Memory, own: MaskAndBias, cross: MaskAndBias

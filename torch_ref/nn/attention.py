@@ -148,7 +148,7 @@ class MultiHeadAttention(nn.Module):
             self.qkv = nn.Linear(d_model, d_q + 2 * d_kv, config.qkv_bias)
         else:
             self.query = nn.Linear(d_model, d_q, config.qkv_bias)
-            self.key = nn.Linear(self.kdim, d_kv, config.qkv_bias)
+            self.key = nn.Linear(self.kdim, d_kv, config.qkv_bias and config.key_bias)
             self.value = nn.Linear(self.vdim, d_kv, config.qkv_bias)
         self.out = nn.Linear(d_q, d_model, config.output_bias) if config.output_projection else None
         self.query_norm, self.key_norm = (head_norm(config, n) if config.qk_norm else None for n in (self.heads, self.kv_heads))

@@ -4,6 +4,7 @@ and norm.
 
 from typing import NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
 from jaxformer.config.blocks import BlockConfig
@@ -21,6 +22,17 @@ class AttentionWeights(NamedTuple):
     """Self-attention: weights of each token on the tokens of its own sequence."""
     cross: Tensor | None
     """Cross-attention: weights of each token on the memory; None without cross-attention."""
+
+
+class LayerScale(nn.Module):
+    """weight * x, unit by unit (Touvron et al. 2021, equation 4)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
 
 
 class Block(nn.Module):
@@ -48,6 +60,10 @@ class Block(nn.Module):
         self.feed_forward_norm = make_norm(norm if config.d_ff and not self.shared else "none", config)
         self.feed_forward = make_feed_forward(config) if config.d_ff else None
         self.feed_forward_output_norm = make_norm(config.norm, config) if behind and config.d_ff else None
+        scaled = config.layer_scale is not None
+        self.attention_layer_scale = LayerScale(config.d_model) if scaled else None
+        self.cross_attention_layer_scale = LayerScale(config.d_model) if scaled and cross else None
+        self.feed_forward_layer_scale = LayerScale(config.d_model) if scaled and config.d_ff else None
 
     def forward(
         self,
@@ -82,10 +98,11 @@ class Block(nn.Module):
         if self.cross_attention is not None:
             y = self._before(self.cross_attention_norm, x)
             y = self.cross_attention(y, memory, memory_mask, bias=memory_bias)
+            y = _scaled(self.cross_attention_layer_scale, y)
             x = self._after(self.cross_attention_norm, self.cross_attention_output_norm, x, y)
         if self.feed_forward is not None:
             y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
-            y = self.feed_forward(y)
+            y = _scaled(self.feed_forward_layer_scale, self.feed_forward(y))
             x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y)
         return x, cache
 
@@ -97,6 +114,7 @@ class Block(nn.Module):
         x, read, _ = self._attend(x, None, mask, bias, place)
         y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
         y, logits = cast(MixtureOfExperts, self.feed_forward).routed(y)
+        y = _scaled(self.feed_forward_layer_scale, y)
         return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y), logits
 
     def weights(
@@ -125,6 +143,7 @@ class Block(nn.Module):
         """Return x with attention's output added, what attention read, and the cache."""
         read = self._before(self.attention_norm, x)
         y, cache = self.attention.extend(read, cache, mask=mask, bias=bias, place=place)
+        y = _scaled(self.attention_layer_scale, y)
         return self._after(self.attention_norm, self.attention_output_norm, x, y), read, cache
 
     def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
@@ -133,3 +152,7 @@ class Block(nn.Module):
     def _after(self, norm: nn.Module, output_norm: nn.Module | None, x: Tensor, y: Tensor) -> Tensor:
         x = x + self.multiplier * self.dropout(y if output_norm is None else output_norm(y))
         return x if self.pre else norm(x)
+
+
+def _scaled(scale: LayerScale | None, y: Tensor) -> Tensor:
+    return y if scale is None else scale(y)

@@ -49,6 +49,10 @@ class InputEmbedding(nn.Module):
     ) -> Tensor:
         """Return the vectors of these ids at these positions; without token types, all are of type 0."""
         x = (self.token if token is None else token).encode(ids) * self.scale
+        return self.place(x, positions, token_types=token_types)
+
+    def place(self, x: Tensor, positions: Tensor, *, token_types: Tensor | None = None) -> Tensor:
+        """Return the vectors of tokens that are embedded already, as those of a convolution stem, at these positions."""
         positions = positions + self.offset
         if self.position is not None:
             x = x + self.position.encode(positions)

@@ -5,13 +5,18 @@ from jaxformer.convert.family import Family, Rule
 TWIN = Family(
     name="twin",
     stacks={
-        f"{stack}blocks.": f"{stack}blocks.{{layer}}." for stack in ("", "stack.", "encoder.", "decoder.", "encoder.stack.")
+        f"{stack}blocks.": f"{stack}blocks.{{layer}}."
+        for stack in ("", "stack.", "encoder.", "decoder.", "encoder.stack.", "vision.stack.", "text.stack.")
     },
     rules=(
         *(Rule(f"experts.{each}.kernel", f"experts.{each}.weight", "e o i -> e i o") for each in ("gate", "up", "down")),
+        *(Rule(f"stem.{each}.kernel", f"stem.{each}.weight", "o i w -> w i o") for each in ("conv1", "conv2")),
+        Rule("patch.kernel", "patch.weight", "d c P Q -> (c P Q) d"),
         Rule("kernel", "weight", "transposed"),
         Rule("table", "weight"),
         Rule("scale", "weight"),
         Rule("bias", "bias"),
+        Rule("logit_scale", "logit_scale"),
+        Rule("logit_bias", "logit_bias"),
     ),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from jaxformer.config.models import EncoderConfig
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.convert.model_type import Field, ModelType
 from jaxformer.convert.versions.finding import ABSENT, Finding, shown
 from jaxformer.convert.versions.folder import CONFIG, Folder
@@ -72,7 +72,7 @@ def check_windows(folder: Folder) -> Iterator[Finding]:
 def check_head(folder: Folder) -> Iterator[Finding]:
     """Yield a head that a version ties, scales or draws at random, and the other does not."""
     kind = folder.kind
-    if kind is None or kind.config is EncoderConfig:
+    if kind is None or kind.config not in (GPTConfig, EncoderDecoderConfig):
         return
     four, five = tied(kind, folder.config)
     if kind.name in T5 and len({*(scales := scaled(kind, folder.config))}) == 2:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
+from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.convert.family import Family
 from jaxformer.convert.model_type import Field, ModelType
 from jaxformer.convert.registry import MODEL_TYPES
@@ -54,7 +55,8 @@ def check_jaxformer(folder: Folder) -> Iterator[Finding]:
         return
     family = kind.family_of(config)
     yield from check_sizes(folder, kind, family)
-    yield from check_layers(folder, kind, family, config)
+    if isinstance(config, BlockConfig):
+        yield from check_layers(folder, kind, family, config)
 
 
 def check_sizes(folder: Folder, kind: ModelType, family: Family) -> Iterator[Finding]:
@@ -107,7 +109,7 @@ def first_tensor(folder: Folder, kind: ModelType, family: Family, jax: str) -> t
     return (name, tensor.shape) if plain and tensor else None
 
 
-def check_layers(folder: Folder, kind: ModelType, family: Family, config: ModelConfig) -> Iterator[Finding]:
+def check_layers(folder: Folder, kind: ModelType, family: Family, config: BlockConfig) -> Iterator[Finding]:
     """Yield numbers of layers that are not the files'."""
     key = names_of_keys(kind).get("n_layers", "n_layers")
     stacks = {jax: torch for jax, torch in family.stacks.items() if "{layer}" in torch}

@@ -85,6 +85,23 @@ MUTANTS = [
         "greedy",
     ),
     *(
+        Mutant(name, patch(sampling, **{function: replacement}), "timestamps")
+        for name, (function, replacement) in {
+            "timestamps: times may go back": (
+                "with_timestamps",
+                lambda f: lambda values, tokens, place, rules: f(values, jnp.minimum(tokens, rules.begin), place, rules),
+            ),
+            "timestamps: no bound for the first": (
+                "with_timestamps",
+                lambda f: lambda values, tokens, place, rules: f(values, tokens, place, rules._replace(latest=np.int32(18))),
+            ),
+            "timestamps: chosen where the likeliest token is one": (
+                "prefer_timestamps",
+                lambda f: lambda values, begin: values,
+            ),
+        }.items()
+    ),
+    *(
         Mutant(name, injection, "prompts")
         for name, injection in {
             "prompts: judged at the greatest length unasked": numbers_with(at_greatest=np.True_),

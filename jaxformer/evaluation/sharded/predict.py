@@ -20,6 +20,7 @@ from jaxtyping import Array, PyTree
 
 from jaxformer.checkpoints.describe import as_bytes, describe_folder
 from jaxformer.checkpoints.opened import local_folder, saved_config
+from jaxformer.config.dual import AnyModelConfig
 from jaxformer.config.mesh import MeshConfig, check_batch, check_model
 from jaxformer.config.models import ModelConfig
 from jaxformer.config.presets import PRESETS
@@ -199,11 +200,18 @@ def read_config(path: Path) -> ModelConfig:
         return PRESETS[str(path)]
     if path.is_file():
         try:
-            return saved_config(parsed(read_small(path)))[0]
+            return _of_texts(saved_config(parsed(read_small(path)))[0])
         except (OSError, ValueError, TypeError) as error:
             hint = "give a config.json as jaxformer.save writes it"
             raise InputError(f"{path} describes no model: {first_line(error)}; {hint}") from None
-    return describe_folder(folder_at(path)).config
+    return _of_texts(describe_folder(folder_at(path)).config)
+
+
+def _of_texts(config: AnyModelConfig) -> ModelConfig:
+    """Return the configuration of a model that reads texts; InputError for another, whose steps are not predicted."""
+    if not isinstance(config, ModelConfig):
+        raise InputError(f"{type(config).__name__} is of images, whose steps are not predicted; give a model of texts")
+    return config
 
 
 def folder_at(path: Path) -> Path:

@@ -7,8 +7,8 @@ from typing import Any
 
 from jaxformer.config.models import EncoderConfig
 from jaxformer.convert.decoder_keys import ROPE, rope_keys
-from jaxformer.convert.families.bert import pooled
-from jaxformer.convert.families.bert_heads import bert_tasks
+from jaxformer.convert.families.bert_kin.bert import pooled
+from jaxformer.convert.families.bert_kin.bert_heads import bert_tasks
 from jaxformer.convert.families.llama import NO_BIAS, PROJECTIONS, rotary
 from jaxformer.convert.family import Family, module_rules, packed_rules
 from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType

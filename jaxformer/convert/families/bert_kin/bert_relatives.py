@@ -5,8 +5,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from jaxformer.convert.families.bert import BERT, BERT_TYPE, ROBERTA, ROBERTA_TYPE, after_padding
-from jaxformer.convert.families.bert_heads import ANSWERS, DROPPED, TIED, bert_tasks, roberta_tasks
+from jaxformer.convert.families.bert_kin.bert import BERT, BERT_TYPE, ROBERTA, ROBERTA_TYPE, after_padding
+from jaxformer.convert.families.bert_kin.bert_heads import ANSWERS, DROPPED, TIED, bert_tasks, roberta_tasks
 from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
 from jaxformer.convert.model_type import ACTIVATIONS, Field, Only, Task
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.config.models import EncoderConfig
-from jaxformer.convert.families.bert_heads import ANSWERS, TIED, bert_tasks, roberta_tasks
+from jaxformer.convert.families.bert_kin.bert_heads import ANSWERS, TIED, bert_tasks, roberta_tasks
 from jaxformer.convert.family import Family, module_rules, projection_rules
 from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only, Task
 

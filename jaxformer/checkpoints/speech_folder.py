@@ -1,0 +1,162 @@
+"""Settings of a folder of Whisper: its spectrogram, its special tokens, and the tokens that a transcript begins with."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxformer.checkpoints.texts import GENERATION, of_search, said_in, unread
+from jaxformer.config.spectrogram import SpectrogramConfig
+from jaxformer.errors import CheckpointError, ConfigError, InputError
+from jaxformer.runs.folder import CONFIG
+
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+"""transformers' settings of features: a file of their own, or, as version 5 writes a processor, a part of another file."""
+SPECTROGRAM = {
+    "feature_size": "n_mels",
+    "sampling_rate": "sampling_rate",
+    "n_fft": "n_fft",
+    "hop_length": "hop",
+    "chunk_length": "seconds",
+}
+NEUTRAL = {"dither": 0.0, "padding_value": 0.0, "padding_side": "right", "do_normalize": False}
+"""Settings of features with one supported value."""
+READ = """alignment_heads begin_suppress_tokens forced_decoder_ids is_multilingual lang_to_id language max_length
+max_initial_timestamp_index no_timestamps_token_id prev_sot_token_id prompt_condition_type return_timestamps suppress_tokens
+task task_to_id"""
+"""Settings of generation that are read here, or change no token."""
+FALLBACKS = ("compression_ratio_threshold", "condition_on_prev_tokens", "logprob_threshold", "no_speech_threshold")
+"""Settings by which transformers writes a window again, skips it, or reads what was written before; they are refused."""
+
+
+@dataclass(frozen=True)
+class Speech:
+    """Special tokens and rules of a folder."""
+
+    start: int
+    end: int
+    pad: int
+    no_timestamps: int | None
+    """Token that says that no timestamps follow; the one after it is the first timestamp."""
+    languages: Mapping[str, int]
+    """Token of each language by its code; empty if the model knows one language alone."""
+    tasks: Mapping[str, int]
+    language: str | None
+    task: str | None
+    timestamps: bool
+    """True if timestamps are written where the user does not say."""
+    forced: tuple[int | None, ...]
+    """Tokens after the start where neither language nor task is given; None: the language is to be detected."""
+    longest: int | None
+    """Number of tokens of a transcript of one window, if the folder bounds it."""
+    latest_first_timestamp: int | None
+    rules: Mapping[str, Any]
+    """Fields of SamplingConfig and of BeamConfig, but for those of timestamps."""
+
+    @property
+    def first_timestamp(self) -> int | None:
+        """Id of the first timestamp; None if the model has none."""
+        return None if self.no_timestamps is None else self.no_timestamps + 1
+
+    def rules_with(self, *, timestamps: bool) -> dict[str, Any]:
+        """Return the fields of SamplingConfig and of BeamConfig."""
+        given = {"timestamps": self.first_timestamp, "latest_first_timestamp": self.latest_first_timestamp}
+        return {**self.rules, **(given if timestamps else {})}
+
+    def language_token(self, language: str) -> int:
+        """Return the token of a language's code; InputError names those that there are."""
+        if not self.languages:
+            raise InputError(f"language = {language!r:.40} cannot be chosen: this model knows one language; leave it out")
+        if language not in self.languages:
+            known = ", ".join(self.languages)
+            raise InputError(f"language = {language!r:.40} is none of this model's; give one of {known}")
+        return self.languages[language]
+
+    def task_token(self, task: str) -> int:
+        """Return the token of a task; InputError names those that there are."""
+        if not self.tasks:
+            raise InputError(f"task = {task!r:.40} cannot be chosen: this model has one task; leave it out")
+        if task not in self.tasks:
+            raise InputError(f"task = {task!r:.40} is none of this model's; give one of {', '.join(self.tasks)}")
+        return self.tasks[task]
+
+    def begin(self, language: str | None, task: str | None, *, timestamps: bool) -> list[int | None]:
+        """Return the tokens that a transcript begins with; None stands for a language that is to be detected."""
+        language, task = self.language if language is None else language, self.task if task is None else task
+        found: list[int | None] = [self.start]
+        if language is None and task is None:
+            found += self.forced
+        if language is not None:
+            found[1:2] = [self.language_token(language)]
+        elif self.languages and len(found) == 1:
+            found.append(None)
+        if task is not None:
+            found.append(self.task_token(task))
+        elif language is not None and "transcribe" in self.tasks:
+            found.append(self.tasks["transcribe"])
+        if not timestamps and self.no_timestamps not in (None, found[-1]):
+            found.append(self.no_timestamps)
+        elif timestamps and found[-1] == self.no_timestamps:
+            found.pop()
+        return found
+
+
+def read_spectrogram(folder: Path) -> SpectrogramConfig:
+    """Read the settings of features; InputError if there are none, CheckpointError for what is not supported."""
+    said = said_in(folder / PREPROCESSOR) or said_in(folder / PROCESSOR).get("feature_extractor", {})
+    if not said:
+        raise InputError(f"{folder} has no {PREPROCESSOR}, which says how audio becomes features; copy the model's own into it")
+    for name, value in NEUTRAL.items():
+        if said.get(name, value) != value:
+            raise CheckpointError(f"{folder}: {name} = {said[name]!r:.40} of its features is not supported ({value!r} is)")
+    try:
+        return SpectrogramConfig(**{ours: said[name] for name, ours in SPECTROGRAM.items() if name in said})
+    except ConfigError as error:
+        raise CheckpointError(f"{folder}/{PREPROCESSOR}: {error}") from None
+
+
+def read_speech(folder: Path) -> Speech:
+    """Read the special tokens and rules, as transformers' generate does; a warning names ignored settings.
+
+    CheckpointError for files that are damaged, lack a token, or ask for what is not supported.
+    """
+    config, settings = said_in(folder / CONFIG), said_in(folder / GENERATION)
+    older = of_search(config) if settings else {}
+    found = {name: value for name, value in config.items() if name not in older} | settings
+    if odd := next((name for name in FALLBACKS if found.get(name)), None):
+        raise CheckpointError(f"{folder}: {odd} = {found[odd]!r:.40} of its {GENERATION} is not supported; take it out")
+    try:
+        if left := unread(settings, found, dict.fromkeys(READ.split())):
+            listed = ", ".join(f"{name} = {value!r:.40}" for name, value in left.items())
+            warnings.warn(f"{folder}: {listed} of its {GENERATION}: not read here, so transcripts may differ", stacklevel=3)
+        return _speech(found)
+    except (TypeError, AttributeError, LookupError, ValueError) as error:
+        raise CheckpointError(f"{folder}/{GENERATION} says no way to write transcripts: {error!r:.80}") from None
+
+
+def _speech(found: Mapping[str, Any]) -> Speech:
+    end, forced = found["eos_token_id"], found.get("forced_decoder_ids", ())
+    if isinstance(end, list):
+        (end,) = end
+    if [place for place, _ in forced] != [*range(1, len(forced) + 1)]:
+        raise ValueError(f"forced_decoder_ids = {forced!r:.60} leave a place out")
+    return Speech(
+        start=found["decoder_start_token_id"],
+        end=end,
+        pad=found.get("pad_token_id", end),
+        no_timestamps=found.get("no_timestamps_token_id"),
+        languages={name.strip("<|>"): token for name, token in found.get("lang_to_id", {}).items()},
+        tasks=dict(found.get("task_to_id", {})) if found.get("is_multilingual", True) else {},
+        language=found["language"].strip("<|>") if "language" in found else None,
+        task=found.get("task"),
+        timestamps=bool(found.get("return_timestamps", False)),
+        forced=tuple(token for _, token in forced),
+        longest=found.get("max_length"),
+        latest_first_timestamp=found.get("max_initial_timestamp_index"),
+        rules={
+            "suppressed": tuple(sorted({*found.get("suppress_tokens", ())})),
+            "not_first": tuple(found.get("begin_suppress_tokens", ())),
+            "no_repeat_ngram": found.get("no_repeat_ngram_size", 0),
+        },
+    )

@@ -1,0 +1,1 @@
+"""Families of encoders of texts: BERT, and what was made of it."""

@@ -1,0 +1,1 @@
+"""Families of encoders of images, and of pairs of images and texts."""

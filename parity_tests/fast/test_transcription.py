@@ -1,0 +1,91 @@
+"""Audio -> ids: those of transformers' generate, of a language, a task, with timestamps, and window after window."""
+
+from dataclasses import replace
+from itertools import product
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+import jaxformer as jf
+from jaxformer.checkpoints.transcriber import cut_segments
+from jaxformer.evaluation.cases import DECODINGS, check_decoding, decode_jax, decode_torch
+from jaxformer.parity.numerics.float64 import to_float64
+from parity_tests.support.helpers import usually
+from parity_tests.zoo.whisper import NO_TIMESTAMPS, chirp, write_whisper
+
+FIRST = NO_TIMESTAMPS + 1
+AUDIO = {"short": chirp(0, 0.7), "a window": chirp(1, 1.0), "long": chirp(2, 2.63)}
+ASKED = {"German": {"language": "de"}, "detected": {}, "into English": {"task": "translate"}}
+CASES = {
+    f"{audio}, {asked}, {'timestamps' if timestamps else 'text'}, {beams}": (AUDIO[audio], ASKED[asked], timestamps, beams)
+    for audio, asked, timestamps, beams in product(AUDIO, ASKED, (False, True), (1, 3))
+    if timestamps or audio != "long"
+}
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whisper")
+    theirs = write_whisper(folder, seed=7).double()
+    with jax.enable_x64(True):
+        ours = jf.load_transcriber(folder)
+        return theirs, replace(ours, model=to_float64(ours.model))
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(
+    "name", usually(CASES, "short, German, text, 1", "long, detected, timestamps, 1", "long, into English, timestamps, 3")
+)
+def test_ids_are_transformers(name, whisper):
+    (theirs, ours), (audio, asked, timestamps, beams) = whisper, CASES[name]
+    features = torch.from_numpy(ours.features(audio, 16000).copy()).T[None]
+    with torch.no_grad():
+        (wanted,) = theirs.generate(features, num_beams=beams, return_timestamps=timestamps, **asked)
+    beam = None if beams == 1 else jf.BeamConfig(width=beams)
+    found = ours.transcribe(audio, 16000, timestamps=timestamps, beam=beam, **asked)
+    np.testing.assert_array_equal(found.tokens, wanted)
+    assert len(np.unique(found.tokens)) > 3
+    assert (found.tokens >= FIRST).any() or not timestamps
+    assert found.language in (("de",) if "language" in asked else ("de", "en", "fr"))
+    times = [time for segment in found.segments for time in segment[:2]]
+    assert times == sorted(times) or not timestamps
+    assert len(found.segments) > 1 or len(audio) < 32000
+
+
+@pytest.mark.usefixtures("float64")
+def test_times_are_transformers(whisper):
+    theirs, ours = whisper
+    features = torch.from_numpy(ours.features(AUDIO["long"], 16000).copy()).T[None]
+    with torch.no_grad():
+        wanted = theirs.generate(features, return_timestamps=True, language="en", return_segments=True)["segments"][0]
+    found = ours.transcribe(AUDIO["long"], 16000, language="en").segments
+    assert [it.tokens.tolist() for it in found] == [it["tokens"].tolist() for it in wanted]
+    times = [[float(it["start"]), float(it["end"])] for it in wanted]
+    np.testing.assert_allclose([it[:2] for it in found], times, rtol=1e-12)
+
+
+def test_the_twin_writes_the_same_timestamps():
+    """A target that begins with two tokens."""
+    case = DECODINGS["timestamps"]
+    found = decode_jax(case)
+    check_decoding(found, decode_torch(case))
+    assert (found.tokens >= 9).any(-1).all()
+    greedy = replace(case, beam=None, sampling=jf.SamplingConfig(temperature=0, timestamps=9, not_first=(11,)))
+    check_decoding(decode_jax(greedy), decode_torch(greedy))
+
+
+def test_a_window_is_cut_at_pairs_of_timestamps():
+    """0 to 9 are text, and 10 is the first timestamp, at 0 s."""
+
+    def cut(*tokens: int) -> tuple[list[tuple[int, int, list[int]]], int]:
+        parts, read = cut_segments(np.array(tokens, np.int32), 10, 100)
+        return [(begin, end, some.tolist()) for begin, end, some in parts], read
+
+    assert cut(10, 1, 14, 14, 2, 20, 20, 3) == ([(0, 4, [10, 1, 14]), (4, 10, [14, 2, 20, 20])], 20)
+    assert cut(10, 1, 14, 14, 2, 20) == ([(0, 4, [10, 1, 14]), (4, 10, [14, 2, 20])], 100)
+    assert cut(10, 1, 14) == ([(0, 4, [10, 1, 14])], 100)
+    assert cut(10, 1, 2) == ([(0, 50, [10, 1, 2])], 100)
+    assert cut(1, 2) == ([(0, 50, [1, 2])], 100)
+    assert cut() == ([(0, 50, [])], 100)
