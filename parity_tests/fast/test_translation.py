@@ -161,7 +161,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all(name, penalty):
     width = vocab_size**longest
     numbers, _ = make_beam(beam, EOS, None, vocab_size=vocab_size, n_tokens=longest, size=16)
     shape = BeamShape(width, n_best=1, ngram=0, candidates=2 * width)
-    tokens, scores, _ = _translate_beam(model, source[:2], valid[:2], np.int32(START), np.int32(longest), numbers, 16, shape)
+    tokens, scores, _ = _translate_beam(model, source[:2], valid[:2], np.array([START]), np.int32(longest), numbers, 16, shape)
     for row in range(2):
         wide = np.repeat(source[row : row + 1], len(sequences), 0)
         chances = np.asarray(run(wide, padding_mask(jnp.asarray(valid[row : row + 1]))))
