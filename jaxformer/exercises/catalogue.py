@@ -164,19 +164,16 @@ EXERCISES = (
     Exercise(
         "trainer",
         3,
-        "    factor = jnp.minimum(1.0, LIMIT / (optax.global_norm(updates) + 1e-6))\n"
-        "    return jax.tree.map(lambda update: update * factor, updates), state",
-        "    def factor(update):\n"
-        "        return jnp.minimum(1.0, LIMIT / (jnp.linalg.norm(update) + 1e-6))\n\n"
-        "    return jax.tree.map(lambda update: update * factor(update), updates), state",
-        "each gradient clipped by its own norm",
+        "b1=0.9, b2=0.98, eps=1e-9",
+        "b1=0.9, eps=1e-9",
+        "the default of a second beta",
         "",
     ),
     Exercise(
         "chat",
         3,
         'heads("value").astype(values.dtype), (0, 0, start, 0))',
-        'heads("value").astype(values.dtype), (0, 0, start - 1, 0))',
+        'heads("value").astype(values.dtype), (0, 0, jnp.maximum(start - 1, 0), 0))',
         "values written to the slot before",
         "",
     ),

@@ -5,7 +5,7 @@ import torch
 
 import jaxformer as jf
 
-VOCAB, D, HEADS, PAD, SMOOTHING = 17, 8, 2, 0, 0.1
+VOCAB, D, HEADS, PAD = 17, 8, 2, 0
 
 
 def sinusoids(length):
@@ -62,7 +62,7 @@ class Model(torch.nn.Module):
         causal = torch.ones(given.shape[1], given.shape[1], dtype=torch.bool).tril()
         x = self.decoder(self.embed(given) * D**0.5 + sinusoids(given.shape[1]), memory, causal, seen)
         logits = self.head(self.norm(x))
-        return torch.nn.functional.cross_entropy(logits.mT, wanted, ignore_index=PAD, label_smoothing=SMOOTHING)
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD)
 
 
 def inputs(seed: int) -> tuple[np.ndarray, ...]:
