@@ -28,6 +28,7 @@ The packages, bottom to top; each may import only those before it:
     training                                losses, optimizers, the train step and its loop
     checkpoints                             model folders, of jaxformer and of transformers
     evaluation                              jaxformer's models against their PyTorch twins, on one device and many; mutants
+    exercises                               ports with a planted bug, for learners to mend
     cli                                     the `jaxformer` command
     recipes                                 complete systems, from data to evaluation
     bench                                   speed compared with PyTorch and other libraries

@@ -21,6 +21,7 @@ from jaxformer.exercises.source import import_port, module_of
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import error
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.runs.session import SECONDS
 
 SHOWN, HIDDEN = 0, 1
 """Seeds of the weights and inputs of the comparison, and of the second judgement."""
@@ -36,8 +37,8 @@ def torch_side(exercise: Exercise, folder: Path) -> ModuleType:
     return module_of(exercise.original, folder / ORIGINAL)
 
 
-def compared(exercise: Exercise, folder: Path) -> Report:
-    """Compare the learner's port with torch."""
+def compared(exercise: Exercise, folder: Path, *, search_seconds: float = SECONDS) -> Report:
+    """Compare the learner's port with torch, and search for the cause for at most `search_seconds`."""
     import jax.numpy as jnp
 
     from jaxformer.parity.compare import compare
@@ -61,7 +62,7 @@ def compared(exercise: Exercise, folder: Path) -> Report:
     if hasattr(torch_module, "steps"):
         prompt = inputs[0]
         options["generate"] = tuple(lambda model, side=side: side.steps(model, prompt) for side in (torch_module, port))
-    return compare(theirs, port.make(weights), inputs, call_jax=port.call, tier="A", **options)
+    return compare(theirs, port.make(weights), inputs, call_jax=port.call, tier="A", search_seconds=search_seconds, **options)
 
 
 def differs(exercise: Exercise, folder: Path) -> str:
