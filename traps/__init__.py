@@ -1,4 +1,6 @@
-"""Traps between PyTorch and JAX: forty small modules, each with a wrong and a right port. `python -m traps` writes their pages."""
+"""Traps between PyTorch and JAX: forty small modules, each with a wrong and a right port.
+
+`python -m traps` writes their pages."""
 
 PAGES = {
     "layers": (
@@ -8,7 +10,8 @@ PAGES = {
     ),
     "attention": (
         "Attention and decoding",
-        "attention_scale mask_polarity masked_rows window soft_cap packed_qkv rotary_pairs grouped_heads cache_positions end_id",
+        "attention_scale mask_polarity masked_rows window soft_cap packed_qkv rotary_pairs grouped_heads "
+        "cache_positions end_id",
     ),
     "arrays": (
         "Models and arrays",
@@ -22,3 +25,14 @@ PAGES = {
 """Folder of this package -> the title of its page, and its traps in order."""
 TRAPS = [f"{folder}.{name}" for folder, (_, names) in PAGES.items() for name in names.split()]
 """Module of each trap, in this package."""
+UNNAMED = (
+    "attention.soft_cap",
+    "attention.end_id",
+    "arrays.layer_order",
+    "arrays.cumsum_dtype",
+    "arrays.descending_sort",
+    "arrays.slice_clamps",
+    "training.zero_gradient",
+    "training.detach",
+)
+"""Traps of which the report names the place, and not the cause."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jaxformer as jf
-from traps import PAGES
+from traps import PAGES, TRAPS, UNNAMED
 from traps.run import report_of
 
 FOLDER = Path(__file__).parents[1] / "docs/traps"
@@ -17,10 +17,23 @@ WIDEST = 220
 INTRODUCTION = """# {title}
 
 Written by `python -m traps` from `traps/{folder}`; do not edit. Each trap has PyTorch's module, a port that is wrong, what
-`jf.compare` says of it in tier A (float64), and a port that is equal. The ports are functions of torch's parameters by name, or NNX
-modules with torch's weights. Of a report, checks that are equal and residuals are left out, and a line ends after {widest} characters.
+`jf.compare` says of it in tier A (float64), and a port that is equal. The ports are functions of torch's parameters by name, or
+NNX modules with torch's weights. Of a report, checks that are equal and residuals are left out, and a line ends after {widest}
+characters.
+"""
+INDEX = FOLDER.with_suffix(".md")
+CONTENTS = """# Porting PyTorch to JAX: forty traps
+
+Written by `python -m traps`; do not edit. Forty places where a port of a PyTorch model to JAX goes wrong while every shape
+fits, each with a small module, a wrong port, what the comparison says of it, and the right port. The files are in `traps/` of
+the checkout. The ports of the [exercises](exercises.md) are larger, have one bug, and do not say which.
+
+The comparison finds all forty wrong ports different and all forty right ones equal. Of {named} of the wrong ones it names the
+cause, of the other {blind} the check and the place (marked below).
 """
 NAMED, BLIND = "The cause is named.", "The cause is not named: the report says which check differs, and where."
+CAUSE = re.compile(r"torch .+; jax |jax (adds|moves|looks up|as if)|where jax's is not|torch gives")
+"""What a verdict with a cause has: what torch does and what JAX does, or what JAX does otherwise."""
 
 
 def page(folder: str, first: int) -> str:
@@ -38,10 +51,15 @@ def section(number: int, trap: Any) -> str:
     source, wrong, right = code_of(trap)
     report = report_of(trap, "wrong")
     told = NAMED if names_cause(report) else BLIND
-    return (
-        f"## {number}. {title.rstrip('.')}\n\n{why.strip()}\n\n```python\n{source}\n```\n\nWrong:\n\n```python\n{wrong}\n```\n\n"
-        f"```text\n{shortened(report)}\n```\n\n{told} Right:\n\n```python\n{right}\n```\n"
-    )
+    parts = [
+        f"## {number}. {title.rstrip('.')}",
+        why.strip(),
+        f"```python\n{source}\n```",
+        f"Wrong:\n\n```python\n{wrong}\n```",
+        f"```text\n{shortened(report)}\n```",
+        f"{told} Right:\n\n```python\n{right}\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def code_of(trap: Any) -> tuple[str, str, str]:
@@ -49,7 +67,8 @@ def code_of(trap: Any) -> tuple[str, str, str]:
     text = inspect.getsource(trap)
     lines, body = text.splitlines(), ast.parse(text).body
     starts = {getattr(node, "name", ""): node.lineno - 1 for node in body}
-    ends = {node.targets[0].id: node.end_lineno or 0 for node in body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}
+    named = [(node.targets[0], node.end_lineno or 0) for node in body if isinstance(node, ast.Assign)]
+    ends = {target.id: last for target, last in named if isinstance(target, ast.Name)}
     wrong, right = (starts.get(name, starts.get(name.capitalize(), 0)) for name in ("wrong", "right"))
     first = next(node.lineno - 1 for node in body[1:] if not isinstance(node, ast.Import | ast.ImportFrom))
     split = max([ends.get("INPUTS", 0), ends.get("OPTIONS", 0), ends.get("LAYOUT", 0)]) or starts.get("clip", wrong)
@@ -71,12 +90,26 @@ def shortened(report: jf.Report) -> str:
 
 def names_cause(report: jf.Report) -> bool:
     """True if the report tells what torch does and what JAX does, beyond where they differ."""
-    return bool(re.search(r"\bjax\b(?! in float)", report.verdict)) and "tried: " not in report.verdict
+    return bool(CAUSE.search(report.verdict)) and "tried: " not in report.verdict and "comes to" not in report.verdict
+
+
+def index() -> str:
+    """Write the list of all traps."""
+    parts, first = [CONTENTS.format(named=len(TRAPS) - len(UNNAMED), blind=len(UNNAMED))], 1
+    for folder, (title, names) in PAGES.items():
+        parts.append(f"## [{title}](traps/{folder}.md)\n")
+        for number, name in enumerate(names.split(), first):
+            said = (importlib.import_module(f"traps.{folder}.{name}").__doc__ or "").partition("\n")[0].rstrip(".")
+            parts.append(f"{number}. {said}{' (the place)' if f'{folder}.{name}' in UNNAMED else ''}")
+        first += len(names.split())
+        parts.append("")
+    return "\n".join(parts)
 
 
 def main() -> None:
     """Write all pages, and count the causes that are named."""
     FOLDER.mkdir(exist_ok=True)
+    INDEX.write_text(index(), "utf-8")
     first, named = 1, 0
     for folder, (title, names) in PAGES.items():
         text = page(folder, first)

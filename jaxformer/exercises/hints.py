@@ -28,7 +28,9 @@ def hint(report: Report, level: int) -> str:
 
 def after(report: Report, name: str) -> str:
     """Name the checks before it, all equal; '' if it is the first."""
-    before = [stage.name for stage in report.stages[: [stage.name for stage in report.stages].index(name)] if stage.status == "equal"]
+    before = [
+        stage.name for stage in report.stages[: [stage.name for stage in report.stages].index(name)] if stage.status == "equal"
+    ]
     return f"; equal: {', '.join(before)}" if before else ""
 
 

@@ -47,7 +47,7 @@ def compared(exercise: Exercise, folder: Path, *, search_seconds: float = SECOND
 
     torch_module, port = torch_side(exercise, folder), import_port(folder / PORT)
     theirs, inputs = excite(torch_module.Model().eval(), SHOWN), torch_module.inputs(SHOWN)
-    weights = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in theirs.state_dict().items() if tensor.is_floating_point()}
+    weights = {name: jnp.asarray(array) for name, array in arrays_of(theirs).items()}
     options: dict[str, Any] = {}
     if hasattr(torch_module, "optimizer"):
         options["training"] = TrainingSpec(
@@ -63,6 +63,12 @@ def compared(exercise: Exercise, folder: Path, *, search_seconds: float = SECOND
         prompt = inputs[0]
         options["generate"] = tuple(lambda model, side=side: side.steps(model, prompt) for side in (torch_module, port))
     return compare(theirs, port.make(weights), inputs, call_jax=port.call, tier="A", search_seconds=search_seconds, **options)
+
+
+def arrays_of(model: Any) -> dict[str, np.ndarray]:
+    """Return the floats of a torch module's state by name."""
+    state = model.state_dict()
+    return {name: tensor.detach().numpy() for name, tensor in state.items() if tensor.is_floating_point()}
 
 
 def differs(exercise: Exercise, folder: Path) -> str:
@@ -118,7 +124,7 @@ def expected(side: ModuleType) -> tuple[dict[str, Any], dict[str, Any]]:
 
     model, inputs = excite(side.Model().eval(), HIDDEN).double(), side.inputs(HIDDEN)
     inputs = [each.astype(np.float64) if each.dtype.kind == "f" else each for each in inputs]
-    given = {f"weight:{name}": tensor.detach().numpy().copy() for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    given = {f"weight:{name}": array.copy() for name, array in arrays_of(model).items()}
     given |= {f"input:{i}": each for i, each in enumerate(inputs)}
     output = model(*map(torch.from_numpy, inputs))
     given["cotangent"] = np.random.default_rng(HIDDEN).standard_normal(output.shape)

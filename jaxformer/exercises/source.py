@@ -31,6 +31,8 @@ def line_in(error: BaseException, file: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(file):
         number = error.lineno
     else:
-        number = next((frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == str(file)), None)
+        number = next(
+            (frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == str(file)), None
+        )
     where = f"{file}:{number}" if number else str(file)
     return f"{where}: {type(error).__name__}: {first_line(error)}"

@@ -1,7 +1,7 @@
 """Type of a sum of small integers.
 
-`torch.cumsum` of an int8 or uint8 array counts in int64. `jnp.cumsum` counts in the array's own type, and begins anew behind its
-largest number, 127 for int8: positions that are counted from a mask go wrong in long texts alone.
+`torch.cumsum` of an int8 or uint8 array counts in int64. `jnp.cumsum` counts in the array's own type, and begins anew
+behind its largest number, 127 for int8: positions that are counted from a mask go wrong in long texts alone.
 """
 
 import jax.numpy as jnp

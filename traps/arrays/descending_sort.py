@@ -1,7 +1,8 @@
 """Equal numbers in a descending sort.
 
-A stable descending sort keeps equal numbers in their order, on both sides. An ascending one that is reversed turns them round, and
-`torch.topk` promises no order at all: ties are common among router logits in bfloat16, and among repeated tokens.
+A stable descending sort keeps equal numbers in their order, on both sides. An ascending one that is reversed turns them
+round, and `torch.topk` promises no order at all: ties are common among router logits in bfloat16, and among repeated
+tokens.
 """
 
 import jax.numpy as jnp

@@ -1,7 +1,7 @@
 """Scale of the embedding.
 
-The paper, Marian and Gemma multiply embeddings by the root of the model's width, GPT-2 and Llama do not. A test that only loads and
-saves weights does not see it (levanter 978), nor one whose expected numbers the port wrote itself (sglang 33367).
+The paper, Marian and Gemma multiply embeddings by the root of the model's width, GPT-2 and Llama do not. A test that only
+loads and saves weights does not see it (levanter 978), nor one whose expected numbers the port wrote itself (sglang 33367).
 """
 
 import jax.numpy as jnp

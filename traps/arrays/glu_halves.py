@@ -1,7 +1,7 @@
 """Which half is the gate.
 
-`torch.nn.functional.glu` multiplies the first half by the sigmoid of the second. SwiGLU in Llama activates the first, `gate_proj`,
-and where both are one matrix its order is that of the code that split it.
+`torch.nn.functional.glu` multiplies the first half by the sigmoid of the second. SwiGLU in Llama activates the first,
+`gate_proj`, and where both are one matrix its order is that of the code that split it.
 """
 
 import jax

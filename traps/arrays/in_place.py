@@ -1,7 +1,7 @@
 """A tensor that is changed in place.
 
-`x += y` changes the tensor for everybody who holds it, views and residuals among them. `x = x + y` in JAX makes a new one, and the
-residual keeps what it was.
+`x += y` changes the tensor for everybody who holds it, views and residuals among them. `x = x + y` in JAX makes a new one,
+and the residual keeps what it was.
 """
 
 import jax.numpy as jnp

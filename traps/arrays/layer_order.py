@@ -1,7 +1,7 @@
 """Layers that are stacked in another order.
 
-A scan over layers needs their weights in one array. Names that are sorted as texts put "layers.10" before "layers.2": with up to
-ten layers nothing is wrong.
+A scan over layers needs their weights in one array. Names that are sorted as texts put "layers.10" before "layers.2": with
+up to ten layers nothing is wrong.
 """
 
 import jax

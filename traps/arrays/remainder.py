@@ -1,7 +1,7 @@
 """Remainder of a negative number.
 
-`%` of torch and of jnp has the sign of the divisor, `torch.fmod` and `jax.lax.rem` that of the dividend; `//` rounds down, while
-`jax.lax.div` rounds to zero. The positions of the keys before a query are negative.
+`%` of torch and of jnp has the sign of the divisor, `torch.fmod` and `jax.lax.rem` that of the dividend; `//` rounds down,
+while `jax.lax.div` rounds to zero. The positions of the keys before a query are negative.
 """
 
 import jax

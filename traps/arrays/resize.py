@@ -1,8 +1,8 @@
 """Resizing a picture.
 
-`jax.image.resize` smooths where it makes a picture smaller, torch's `interpolate` only with `antialias=True`. Corners are another
-matter: `align_corners=True` of torch has no counterpart in `jax.image.resize`. Bicubic weights differed until jax 0.10 (jax 15768,
-transformers 31960).
+`jax.image.resize` smooths where it makes a picture smaller, torch's `interpolate` only with `antialias=True`. Corners are
+another matter: `align_corners=True` of torch has no counterpart in `jax.image.resize`. Bicubic weights differed until jax
+0.10 (jax 15768, transformers 31960).
 """
 
 import jax

@@ -1,8 +1,8 @@
 """A slice that would pass the end.
 
-JAX knows shapes alone: a `dynamic_slice` or `dynamic_update_slice` that would pass the end is moved back until it fits, an index past
-the end becomes the last one, and an update there is dropped. torch gives less, or an IndexError. A cache that is full is written at
-the wrong place in silence.
+JAX knows shapes alone: a `dynamic_slice` or `dynamic_update_slice` that would pass the end is moved back until it fits, an
+index past the end becomes the last one, and an update there is dropped. torch gives less, or an IndexError. A cache that is
+full is written at the wrong place in silence.
 """
 
 import jax

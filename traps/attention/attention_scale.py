@@ -1,7 +1,8 @@
 """Scale of attention.
 
-Scores are divided by the root of a head's width, not of the model's. T5 does not divide at all, Gemma divides by a number of its
-configuration, and a kernel that scales by itself may scale again: MaxText's cuDNN path scaled queries twice for ten months.
+Scores are divided by the root of a head's width, not of the model's. T5 does not divide at all, Gemma divides by a number
+of its configuration, and a kernel that scales by itself may scale again: MaxText's cuDNN path scaled queries twice for ten
+months.
 """
 
 import jax

@@ -1,7 +1,7 @@
 """Positions of a cache.
 
-With a cache a step reads one token, whose position is the number of tokens before it. `arange(length)` of the ids that are given is
-right in training and for the prompt, and 0 at each step.
+With a cache a step reads one token, whose position is the number of tokens before it. `arange(length)` of the ids that are
+given is right in training and for the prompt, and 0 at each step.
 """
 
 import jax

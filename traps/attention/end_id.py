@@ -1,10 +1,9 @@
 """After the end of a row.
 
-A batch goes on until its last row ends. A row that has ended writes padding from there on, so what it would have written is never
-read; without that rule it writes on, and other lengths and scores come out.
+A batch goes on until its last row ends. A row that has ended writes padding from there on, so what it would have written is
+never read; without that rule it writes on, and other lengths and scores come out.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch

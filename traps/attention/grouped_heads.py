@@ -32,8 +32,6 @@ def heads(p, name, x):
     return x.reshape(*x.shape[:2], -1, WIDTH).swapaxes(1, 2)
 
 
-
-
 def wrong(p, x):
     keys = jnp.tile(heads(p, "k", x), (1, QUERIES // KEYS, 1, 1))
     return jax.nn.softmax(heads(p, "q", x) @ keys.mT)

@@ -1,8 +1,8 @@
 """Rows that may see nothing.
 
 A row whose keys are all masked, as of padding on the left, has no softmax: -inf gives NaN, -1e9 the mean of all values, and
-`scaled_dot_product_attention` gives zeros. The numbers do not matter until something reads them: a mean over the row, a norm over
-the batch, or a gradient.
+`scaled_dot_product_attention` gives zeros. The numbers do not matter until something reads them: a mean over the row, a
+norm over the batch, or a gradient.
 """
 
 import jax

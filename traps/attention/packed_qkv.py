@@ -1,7 +1,7 @@
 """Queries, keys and values in one matrix.
 
-GPT-2 packs all queries, then all keys, then all values. GPT-NeoX and BLOOM pack them head by head: the rows of a head's query, key
-and value stand together. Both are reshapes of the same array.
+GPT-2 packs all queries, then all keys, then all values. GPT-NeoX and BLOOM pack them head by head: the rows of a head's
+query, key and value stand together. Both are reshapes of the same array.
 """
 
 import jax

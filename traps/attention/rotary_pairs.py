@@ -1,7 +1,7 @@
 """Pairs of a rotary embedding.
 
-The paper and GPT-J rotate neighbours (0 with 1, 2 with 3), Llama in transformers rotates halves (0 with d/2). Weights are permuted
-when they are converted between the two, so a port has to know which of both its weights are for.
+The paper and GPT-J rotate neighbours (0 with 1, 2 with 3), Llama in transformers rotates halves (0 with d/2). Weights are
+permuted when they are converted between the two, so a port has to know which of both its weights are for.
 """
 
 import jax.numpy as jnp

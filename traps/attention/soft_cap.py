@@ -1,7 +1,8 @@
 """Soft cap and mask in their order.
 
-Gemma 2 bends its scores by `cap * tanh(scores / cap)` before the mask is put on. After the mask, tanh turns -inf into -cap: masked
-keys are seen, a little. In MaxText the cap was missing, then stood after the mask, for more than six months (issue 4305).
+Gemma 2 bends its scores by `cap * tanh(scores / cap)` before the mask is put on. After the mask, tanh turns -inf into -cap:
+masked keys are seen, a little. In MaxText the cap was missing, then stood after the mask, for more than six months (issue
+4305).
 """
 
 import jax

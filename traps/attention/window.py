@@ -1,7 +1,7 @@
 """One token more in a sliding window.
 
-A window of 4 tokens lets a query see itself and three others: distances 0 to 3. `distance <= window` sees one more, and a text that
-is shorter than the window never shows it. In MaxText it lived for 22 months (issue 4289).
+A window of 4 tokens lets a query see itself and three others: distances 0 to 3. `distance <= window` sees one more, and a
+text that is shorter than the window never shows it. In MaxText it lived for 22 months (issue 4289).
 """
 
 import jax

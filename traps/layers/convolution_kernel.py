@@ -1,7 +1,7 @@
 """Kernel of a convolution.
 
-torch stores (out, in, height, width), Flax (height, width, in, out). Reversing all axes, `weight.T`, gives the right shape where
-the window is square, and exchanges height with width.
+torch stores (out, in, height, width), Flax (height, width, in, out). Reversing all axes, `weight.T`, gives the right shape
+where the window is square, and exchanges height with width.
 """
 
 import jax

@@ -1,7 +1,7 @@
 """Epsilon outside of the root.
 
-A norm divides by `sqrt(variance + epsilon)`. Code that divides by `standard deviation + epsilon` has the same name for its number,
-and is what the Annotated Transformer does: port what the source does, not what the paper says.
+A norm divides by `sqrt(variance + epsilon)`. Code that divides by `standard deviation + epsilon` has the same name for its
+number, and is what the Annotated Transformer does: port what the source does, not what the paper says.
 """
 
 import jax.numpy as jnp

@@ -1,7 +1,7 @@
 """Flattening channels first or last.
 
-The linear layer after a convolution was trained on features in the order channel, row, column. A port with channels last flattens
-row, column, channel: the same numbers in another order, and every shape fits.
+The linear layer after a convolution was trained on features in the order channel, row, column. A port with channels last
+flattens row, column, channel: the same numbers in another order, and every shape fits.
 """
 
 import torch

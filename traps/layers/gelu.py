@@ -1,7 +1,7 @@
 """GELU by erf or by tanh.
 
-`torch.nn.GELU()` computes the error function, `jax.nn.gelu` approximates it by a tanh unless it is told otherwise. GPT-2 and T5 1.1
-were trained with the approximation, BERT without: either may be right, and the two differ by less than 1e-3.
+`torch.nn.GELU()` computes the error function, `jax.nn.gelu` approximates it by a tanh unless it is told otherwise. GPT-2
+and T5 1.1 were trained with the approximation, BERT without: either may be right, and the two differ by less than 1e-3.
 """
 
 import jax

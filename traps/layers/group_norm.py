@@ -1,7 +1,7 @@
 """Groups of a group norm.
 
-A group of torch's `GroupNorm` is a run of neighbouring channels. A reshape to (channels / groups, groups) makes groups of every
-n-th channel: it runs, has the right shape, and is wrong unless there is one group or one channel in each.
+A group of torch's `GroupNorm` is a run of neighbouring channels. A reshape to (channels / groups, groups) makes groups of
+every n-th channel: it runs, has the right shape, and is wrong unless there is one group or one channel in each.
 """
 
 import jax.numpy as jnp

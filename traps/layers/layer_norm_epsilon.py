@@ -1,7 +1,8 @@
 """Epsilon of a layer norm.
 
-`torch.nn.LayerNorm` adds 1e-5 to the variance, `nnx.LayerNorm` and Linen's 1e-6, and BERT's configuration says 1e-12. Where the
-variance is near 1 the difference is a few millionths, which a tolerance of 1e-3 hides; it grows where a row is nearly constant.
+`torch.nn.LayerNorm` adds 1e-5 to the variance, `nnx.LayerNorm` and Linen's 1e-6, and BERT's configuration says 1e-12. Where
+the variance is near 1 the difference is a few millionths, which a tolerance of 1e-3 hides; it grows where a row is nearly
+constant.
 """
 
 import torch

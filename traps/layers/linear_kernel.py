@@ -1,7 +1,7 @@
 """Kernel of a linear layer.
 
-`torch.nn.Linear` stores its weight as (out, in) and multiplies by the transpose, Flax stores (in, out). A square weight fits both
-ways, so no shape complains; GPT-2's `Conv1D` of transformers stores (in, out) like Flax.
+`torch.nn.Linear` stores its weight as (out, in) and multiplies by the transpose, Flax stores (in, out). A square weight
+fits both ways, so no shape complains; GPT-2's `Conv1D` of transformers stores (in, out) like Flax.
 """
 
 import jax.numpy as jnp

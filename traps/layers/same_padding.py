@@ -1,7 +1,8 @@
 """SAME padding with a stride.
 
-`padding=1` of torch adds a row on both sides. "SAME" of JAX adds as much as the last window needs, and the odd one at the end: with
-stride 2 the windows of an even length stand one pixel later. Without a stride both agree. Reported as flax 963, and again as 2993.
+`padding=1` of torch adds a row on both sides. "SAME" of JAX adds as much as the last window needs, and the odd one at the
+end: with stride 2 the windows of an even length stand one pixel later. Without a stride both agree. Reported as flax 963,
+and again as 2993.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Standard deviation of torch and of NumPy.
 
-`x.std()` and `x.var()` of torch divide by n - 1, those of NumPy and JAX by n. `LayerNorm` and `BatchNorm` divide by n on both
-sides, so only code that calls `std` or `var` itself is in danger. `correction=1` is torch's word for `ddof=1`.
+`x.std()` and `x.var()` of torch divide by n - 1, those of NumPy and JAX by n. `LayerNorm` and `BatchNorm` divide by n on
+both sides, so only code that calls `std` or `var` itself is in danger. `correction=1` is torch's word for `ddof=1`.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Epsilon of Adam.
 
-torch adds epsilon to the root of the second moment. optax has two: `eps` as torch's, and `eps_root` under the root, which the
-gradient of a gradient needs. TensorFlow's epsilon is a third, before the correction of the bias.
+torch adds epsilon to the root of the second moment. optax has two: `eps` as torch's, and `eps_root` under the root, which
+the gradient of a gradient needs. TensorFlow's epsilon is a third, before the correction of the bias.
 """
 
 import optax

@@ -1,7 +1,7 @@
 """Running statistics of a batch norm.
 
-torch's momentum 0.1 is the part of the new value, Flax's 0.99 that of the old: `momentum=0.1` in Flax forgets nine tenths at each
-step. Moreover torch keeps the unbiased variance, and Flax the biased one, so that the same momentum is not enough.
+torch's momentum 0.1 is the part of the new value, Flax's 0.99 that of the old: `momentum=0.1` in Flax forgets nine tenths
+at each step. Moreover torch keeps the unbiased variance, and Flax the biased one, so that the same momentum is not enough.
 """
 
 import jax

@@ -1,7 +1,7 @@
 """Clipping by the norm.
 
-`clip_grad_norm_` multiplies by `limit / (norm + 1e-6)`, optax's `clip_by_global_norm` by `limit / norm`. That is a millionth of the
-gradient, which grows over thousands of steps, and more where the norm itself is small.
+`clip_grad_norm_` multiplies by `limit / (norm + 1e-6)`, optax's `clip_by_global_norm` by `limit / norm`. That is a
+millionth of the gradient, which grows over thousands of steps, and more where the norm itself is small.
 """
 
 import jax

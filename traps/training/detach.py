@@ -1,7 +1,7 @@
 """A gradient that stops.
 
-`detach()` and `torch.no_grad()` change no number of the forward pass, so a port without `stop_gradient` passes every test of outputs,
-and trains another model.
+`detach()` and `torch.no_grad()` change no number of the forward pass, so a port without `stop_gradient` passes every test
+of outputs, and trains another model.
 """
 
 import jax

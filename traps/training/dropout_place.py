@@ -1,7 +1,7 @@
 """Where units are dropped.
 
-In a layer of the Transformer, dropout is on what the layer adds, before the residual. After the sum it has the same rate, trains too,
-and drops the residual with it. In inference there is no difference.
+In a layer of the Transformer, dropout is on what the layer adds, before the residual. After the sum it has the same rate,
+trains too, and drops the residual with it. In inference there is no difference.
 """
 
 import jax

@@ -1,7 +1,7 @@
 """The mean of a loss.
 
-`cross_entropy` leaves out targets of -100 and divides by the number of the others. optax has no such number: -100 reads another class
-or gives NaN, and a mask of zeros still leaves the mean over all places.
+`cross_entropy` leaves out targets of -100 and divides by the number of the others. optax has no such number: -100 reads
+another class or gives NaN, and a mask of zeros still leaves the mean over all places.
 """
 
 import jax

@@ -1,7 +1,7 @@
 """The row that is not trained.
 
-`torch.nn.Embedding(..., padding_idx=0)` drops the gradient of row 0, which stays what it was, zeros after a usual start. A gather in
-JAX has that gradient: padding learns, unless `stop_gradient` or a mask of the optimizer keeps it.
+`torch.nn.Embedding(..., padding_idx=0)` drops the gradient of row 0, which stays what it was, zeros after a usual start. A
+gather in JAX has that gradient: padding learns, unless `stop_gradient` or a mask of the optimizer keeps it.
 """
 
 import jax

@@ -1,7 +1,7 @@
 """A schedule that is one step late.
 
-torch's scheduler steps after the optimizer: the first step uses the rate of step 0, as optax's count does. A warmup that divides by
-its length begins at 0 and learns nothing in its first step, one that adds 1 first does not; both are in use.
+torch's scheduler steps after the optimizer: the first step uses the rate of step 0, as optax's count does. A warmup that
+divides by its length begins at 0 and learns nothing in its first step, one that adds 1 first does not; both are in use.
 """
 
 import optax

@@ -1,7 +1,7 @@
 """Decay in the gradient or beside it.
 
-`torch.optim.Adam(weight_decay=w)` adds w times the weight to the gradient, which Adam then scales; `AdamW` and `optax.adamw` shrink
-the weight by itself. Nor are the defaults the same: 1e-2 in torch's AdamW, 1e-4 in optax's.
+`torch.optim.Adam(weight_decay=w)` adds w times the weight to the gradient, which Adam then scales; `AdamW` and
+`optax.adamw` shrink the weight by itself. Nor are the defaults the same: 1e-2 in torch's AdamW, 1e-4 in optax's.
 """
 
 import optax

@@ -1,7 +1,8 @@
 """Gradient of a norm at zero.
 
-`torch.linalg.norm` of a zero vector has gradient 0 and `jnp.linalg.norm` NaN, since JAX differentiates the root. `jnp.where` around it
-does not help: the gradient of the branch that is not taken is NaN times 0. Replace the argument, not the result.
+`torch.linalg.norm` of a zero vector has gradient 0 and `jnp.linalg.norm` NaN, since JAX differentiates the root.
+`jnp.where` around it does not help: the gradient of the branch that is not taken is NaN times 0. Replace the argument, not
+the result.
 """
 
 import jax.numpy as jnp

@@ -9,7 +9,10 @@ CHANNELS, WIDTH, FRAMES, LENGTH = 4, 6, 4, 7
 class Up(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv, self.norm = torch.nn.ConvTranspose1d(CHANNELS, 2 * WIDTH, 4, stride=2, padding=1), torch.nn.GroupNorm(3, WIDTH)
+        self.conv, self.norm = (
+            torch.nn.ConvTranspose1d(CHANNELS, 2 * WIDTH, 4, stride=2, padding=1),
+            torch.nn.GroupNorm(3, WIDTH),
+        )
 
     def forward(self, x):
         return self.norm(torch.nn.functional.glu(self.conv(x), dim=1))

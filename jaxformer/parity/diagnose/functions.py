@@ -1,9 +1,9 @@
 """torch functions that are mistaken for one another: activations, norms, poolings, exponentials, arithmetic."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-import itertools
 from functools import partial
 from typing import Any
 
