@@ -16,8 +16,8 @@ class Exercise(CacheFlag):
     """List the exercises, or write one: a JAX port with one planted bug, and its torch side. Mend the port, and check it. Exit
     code of --check 0: solved, 1: not yet, 2: the port could not be run."""
 
-    number: tyro.conf.Positional[int | None] = None
-    """Number of the exercise. None: the list."""
+    number: tyro.conf.Positional[int] = 0
+    """Number of the exercise, from 1. 0: the list."""
     check: bool = False
     """Compare your port with torch."""
     hint: bool = False
@@ -31,7 +31,7 @@ class Exercise(CacheFlag):
         asked = [f"--{name}" for name in ("check", "hint", "solution") if getattr(self, name)]
         if len(asked) > 1:
             raise InputError(f"{' and '.join(asked)} are asked for at once; give one of them")
-        if asked and self.number is None:
+        if asked and not self.number:
             raise InputError(f"{asked[0]} is of one exercise; give its number, as in jaxformer exercise 1 {asked[0]}")
 
 
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     from jaxformer.exercises.catalogue import find
     from jaxformer.exercises.folder import begin, folder_of, listing, solution
 
-    if flags.number is None:
+    if not flags.number:
         print(f"{listing(flags.folder)}\nnext: jaxformer exercise 1")
         return 0
     exercise, folder = find(flags.number), folder_of(flags.folder, flags.number)
@@ -67,7 +67,7 @@ def judged(flags: Exercise, folder: Path) -> int:
     from jaxformer.parity.runs.session import SECONDS
     from jaxformer.runtime.compilation_cache import use_cache
 
-    exercise, progress = find(flags.number or 0), progress_in(folder)
+    exercise, progress = find(flags.number), progress_in(folder)
     level = min(progress.hints + 1, len(LEVELS)) if flags.hint else 0
     apart = differs(exercise, folder)  # before the port is imported here
     use_cache(flags.cache)

@@ -27,7 +27,7 @@ TEXT = """# Exercise {number}: {model}
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a learner is."""
+    """Progress of a learner."""
 
     hints: int = 0
     """Number of hints that were given."""

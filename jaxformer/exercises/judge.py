@@ -5,6 +5,7 @@ neither torch nor the judge, so that a port which changes the comparison, or ask
 """
 
 import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+import jaxformer
 from jaxformer.errors import InputError
 from jaxformer.exercises.apart import FAILED, of_kind
 from jaxformer.exercises.catalogue import Exercise
@@ -81,8 +83,10 @@ def differs(exercise: Exercise, folder: Path) -> str:
         raise InputError(f"{file} is not there; `jaxformer exercise` with the number writes it")
     with tempfile.TemporaryDirectory() as held:
         found, given = Path(held) / "found.npz", io.BytesIO()
-        command = [sys.executable, "-m", "jaxformer.exercises.apart", str(file), str(found)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        command = [sys.executable, "-P", "-m", "jaxformer.exercises.apart", str(file), str(found)]
+        paths = [str(Path(jaxformer.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, **streams) as process:
             try:
                 with torch_float64():  # while that process imports jax
                     arrays, wanted = expected(torch_side(exercise, folder))
