@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("untyped")
 
 WIDTH = 6
 X = np.random.default_rng(0).standard_normal((5, WIDTH)).astype(np.float32)
+IMAGES = np.random.default_rng(1).standard_normal((3, 4, 5, 2)).astype(np.float32)
 QUICK = {"tier": "A", "checks": ("weights", "forward", "local", "gradients")}
 
 
@@ -155,3 +156,62 @@ def test_modules_that_are_called_like_a_side_keep_their_names():
     assert report.verdict.startswith("DIFFERENT: jax: the reference epsilon 1e-06; the port epsilon 0.001")
     assert "| `jax` | `jax` |" in report.to_markdown()
     assert ">torch<" in report.to_html()
+
+
+class Turned(nnx.Module):
+    """A square kernel, and two layers and two statistics of one shape."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.conv = nnx.Conv(2, WIDTH, (3, 3), rngs=rngs)
+        self.norm = nnx.BatchNorm(WIDTH, use_running_average=True, rngs=rngs)
+        self.a, self.b = (nnx.Linear(WIDTH, WIDTH, rngs=rngs) for _ in range(2))
+
+    def __call__(self, x):
+        return self.b(jnp.tanh(self.a(self.norm(self.conv(x)))))
+
+
+def exchange(*variables):
+    for variable, value in zip(variables, [one[...] for one in reversed(variables)], strict=True):
+        variable[...] = value
+
+
+EXCHANGED = {
+    "axes of a kernel": (
+        lambda model: model.conv.kernel.set_value(model.conv.kernel[...].swapaxes(0, 1)),
+        "weights: 1 of 8 tensors differ, first conv.kernel",
+        "the port holds it with its axes in another order",
+    ),
+    "two layers": (
+        lambda model: exchange(model.a.kernel, model.b.kernel),
+        "weights: 2 of 8 tensors differ, first a.kernel",
+        "the port holds what the reference has in b.kernel",
+    ),
+    "two statistics": (
+        lambda model: exchange(model.norm.mean, model.norm.var),
+        "buffer norm.mean differs",
+        "buffer norm.var differs",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EXCHANGED)
+def test_weights_of_one_name_are_compared_by_name_where_the_output_shows_it(case):
+    change, *says = EXCHANGED[case]
+    old = jf.excite(Turned(), seed=0)
+    new = nnx.clone(old)
+    change(new)
+    report = jf.compare(old, new, (IMAGES,), **QUICK)
+    assert all(text in report.verdict for text in says), report.verdict
+    assert not report.diverging
+
+
+def test_other_names_for_two_layers_are_no_exchange():
+    class Renamed(Turned):
+        def __call__(self, x):
+            return self.a(jnp.tanh(self.b(self.norm(self.conv(x)))))
+
+    old, new = jf.excite(Turned(), seed=0), Renamed()
+    for name in ("conv", "norm", "a", "b"):
+        setattr(new, {"a": "b", "b": "a"}.get(name, name), nnx.clone(getattr(old, name)))
+    assert jf.compare(old, new, (IMAGES,), **QUICK).exit_code == 0

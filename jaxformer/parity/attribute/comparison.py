@@ -109,7 +109,7 @@ class Comparison:
         if self.in_training:
             call = JaxInTraining(call)
         if not shapes:
-            found = resolve(found, rules, lambda: self.reference, call)
+            found = resolve(found, rules, self.state.weights, lambda: self.reference, call)
         return with_idle(found, lambda: self.reference, call)
 
     @cached_property

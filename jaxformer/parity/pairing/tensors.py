@@ -56,6 +56,7 @@ def identify(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
     reached = {it for names in ruled.values() for it in names}
     ruled = {name: names for name, names in ruled.items() if all(state.tied.get(it, it) in reached for it in names)}
     constants = ruled_buffers(state, leaves, rules, ruled)
+    constants.pair_by_path({name: leaves[name] for name in typed & leaves.keys() - ruled.keys()}, state.buffers, jax_model)
     known = Assignment({**state.weights}, _without(leaves, constants.names))
     _add_rules(known, state, rules, _without(ruled, constants.names))
     _assign(known, state, typed, set(ruled))

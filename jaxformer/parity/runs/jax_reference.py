@@ -16,6 +16,7 @@ from jaxformer.parity.pairing.modules import numbered_stacks
 from jaxformer.parity.report.summarize import say_parameters
 from jaxformer.parity.report.two_jax import REFERENCE
 from jaxformer.parity.runs.end_to_end import observed, zeros
+from jaxformer.parity.runs.jax_coverage import unread_inputs
 from jaxformer.parity.runs.load_weights import joined, parted, ready
 from jaxformer.parity.trace.call_records import Record, arrays_in, replaced
 from jaxformer.parity.trace.call_sites import CALL, Site, ancestors, below
@@ -27,6 +28,7 @@ from jaxformer.pytree import named_weights
 from jaxformer.runtime.xla_options import exact
 
 NO_TIER_C = "tier C judges bfloat16 by the rounding error of torch; where both sides are JAX, give tier A or B"
+NO_FLOATS = "no gradient comes from what call_torch gives: it holds no floats; leave out the checks of gradients"
 WHERE = "the reference, in float64"
 
 
@@ -46,13 +48,12 @@ def record_jax(model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: 
         calls, outputs = run.forward()
         random = np.random.default_rng(0)
         sent = tuple(random.standard_normal(output.shape) for output in outputs)
-        by_weight, by_input = {}, {}
+        by_weight, by_input, unread = {}, {}, list[str]()
         if gradients and not any(output.dtype.kind in "fc" for output in outputs):
-            raise ParityError(
-                "no gradient comes from what call_torch gives: it holds no floats; leave out the checks of gradients"
-            )
+            raise ParityError(NO_FLOATS)
         if gradients:
             calls, by_weight, by_input = run.backward(calls, sent)
+            unread = unread_inputs(run.model, call, [*map(np.asarray, run.inputs)], calls.values(), by_input)
     stacks = layers_of(site.path for site in calls)
     by_weight = by_layer(by_weight, stacks, np.float64)
     named = named_weights(model)
@@ -64,7 +65,7 @@ def record_jax(model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: 
         output=side_by_side(outputs),
         cotangent=side_by_side(sent),
         gradients=by_weight | by_input,
-        not_covered=unmoved(by_weight) if gradients else None,
+        not_covered=(*unmoved(by_weight), *unread) if gradients else None,
         buffers=by_layer(buffers, stacks, np.float32),
         low_precision=low,
         calls={**calls, CALL: Record((), outputs, (), back_to(outputs, sent))},
@@ -119,6 +120,7 @@ class _Run:
     def __init__(self, model: Any, call: Call, inputs: tuple[np.ndarray, ...], held: Container[str]):
         self.call, self.inputs = call, inputs_float64(inputs)
         self.floats = {i: self.inputs[i] for i, array in enumerate(inputs) if array.dtype.kind == "f" and not is_mask(array)}
+        self.model = model
         self.weights, self.rest = parted(model, held)
         self.sites: list[Site] = []
         self.outputs: tuple[np.ndarray, ...] = ()

@@ -22,22 +22,43 @@ from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.trace.reference import Call, Reference
 
 
-def resolve(found: Identified, given: Family, reference: Callable[[], Reference], call: Call) -> Identified:
-    """Note doubtful matches, and take the usual order if the output is then far nearer to torch's.
+def resolve(
+    found: Identified, given: Family, weights: Mapping[str, np.ndarray], reference: Callable[[], Reference], call: Call
+) -> Identified:
+    """Note doubtful matches, and take the usual order, or the weights of one name, if the output is then far nearer to torch's.
 
     Matches that the `given` rules state are not doubted. `reference` is called only if there are doubts.
     """
     rules, says = doubtful(found, given)
     noted = replace(found, notes=(*found.notes, *says))
-    if not rules:
+    others = [
+        replace(found.family, rules=(*each.values(), *found.family.rules))
+        for each in (rules, by_name(found, given, weights))
+        if each
+    ]
+    if not others:
         return noted
-    usual = replace(found.family, rules=(*rules.values(), *found.family.rules))
     try:
         recorded = reference()
-        matched, other = (output_off(recorded, found, family, call) for family in (found.family, usual))
+        matched, *off = (output_off(recorded, found, family, call) for family in (found.family, *others))
     except Exception:  # the run itself will report why
         return noted
-    return replace(noted, family=usual) if matched > TOLERANCES["activation"][0] and other < CLEAR * matched else noted
+    nearest = min(off)
+    if matched > TOLERANCES["activation"][0] and nearest < CLEAR * matched:
+        return replace(noted, family=others[off.index(nearest)])
+    return noted
+
+
+def by_name(found: Identified, given: Family, weights: Mapping[str, np.ndarray]) -> dict[str, Rule]:
+    """Rules for the JAX tensors that have the name and the shape of one of torch's `weights`, but hold another's values, or its
+    values in another order."""
+    rules = {}
+    for name, leaf in weights_of(found.model, found.family).items():
+        rule = found.family.rule(name)
+        alike = name in weights and weights[name].shape == leaf.shape and rule not in given.rules
+        if alike and rule != (plain := Rule(name, name)):
+            rules[name] = plain
+    return rules
 
 
 def output_off(reference: Reference, found: Identified, family: Family, call: Call) -> float:

@@ -1,7 +1,7 @@
 """Coverage of a run: parameters, positions and masks that its output does not depend on."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,14 @@ import numpy as np
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.report.summarize import say_parameters, say_positions
+from jaxformer.parity.trace.baseline import Baseline, changed, grid, size
 from jaxformer.parity.trace.outputs import side_by_side
-from jaxformer.parity.trace.perturb import Unperturbed, grid, size, spread
+from jaxformer.parity.trace.perturb import Unperturbed
 from jaxformer.parity.trace.reference import Reference, apply, tensors_of
 from jaxformer.parity.trace.torch_hooks import without_fast_path
+
+BLOCKS = 64
+"""Number of forward passes up to which every row or column of an input is changed alone."""
 
 
 def sensitivity(torch_model: Any, inputs: tuple[np.ndarray, ...], call: Callable[..., Any] = apply) -> list[str]:
@@ -62,7 +66,7 @@ def is_covered(base: Unperturbed, changes: dict[str, np.ndarray]) -> bool:
     before = {name: parameters[name].detach().clone() for name in changes}
     with torch.no_grad():
         for name, entries in changes.items():
-            noise = torch.from_numpy(size(before[name]) * rng.standard_normal(int(entries.sum())))
+            noise = torch.from_numpy(size(host(before[name])) * rng.standard_normal(int(entries.sum())))
             device = before[name].device
             parameters[name][torch.from_numpy(entries.copy()).to(device)] += noise.to(device)
         found = bool(base.changed_rows(base.inputs).any())
@@ -71,15 +75,13 @@ def is_covered(base: Unperturbed, changes: dict[str, np.ndarray]) -> bool:
     return found
 
 
-def uncovered_inputs(base: Unperturbed, i: int, covered: np.ndarray) -> list[str]:
+def uncovered_inputs(base: Baseline, i: int, covered: np.ndarray) -> list[str]:
     """Describe the rows and positions of one input that do not matter, and whether their order does; `covered` ones are proven
     to matter."""
-    import torch
-
-    tensor = base.inputs[i]
-    integers = not tensor.is_floating_point() and tensor.dtype != torch.bool
-    if integers and bool((tensor == tensor.ravel()[:1]).all()):
-        return [f"input {i}: holds {int(tensor.ravel()[0])} alone"] if tensor.numel() else []
+    array = base.inputs[i]
+    integers = array.dtype.kind in "iu"
+    if integers and bool((array == array.ravel()[:1]).all()):
+        return [f"input {i}: holds {int(array.ravel()[0])} alone"] if array.size else []
     found = uncovered_positions(base, i, covered)
     phrases = say_positions(f"input {i}", found, hidden_by(base, i, found))
     if integers and not found.all() and not order_counts(base, i, found):
@@ -87,7 +89,7 @@ def uncovered_inputs(base: Unperturbed, i: int, covered: np.ndarray) -> list[str
     return phrases
 
 
-def uncovered_positions(base: Unperturbed, i: int, covered: np.ndarray) -> np.ndarray:
+def uncovered_positions(base: Baseline, i: int, covered: np.ndarray) -> np.ndarray:
     """Return the mask of the positions not yet `covered` whose change has no effect."""
     found = ~covered
     if not found.any():
@@ -102,18 +104,29 @@ def uncovered_positions(base: Unperturbed, i: int, covered: np.ndarray) -> np.nd
     return found & ~changes
 
 
-def covered_alone(base: Unperturbed, i: int, positions: np.ndarray, axis: int, independent: bool) -> np.ndarray:
+def covered_alone(base: Baseline, i: int, positions: np.ndarray, axis: int, independent: bool) -> np.ndarray:
     """Return the mask of the positions that change the output when each column (`axis` 1) or row (`axis` 0) is changed alone;
-    row by row if rows are independent."""
-    covered = np.zeros_like(positions)
-    for number in np.flatnonzero(positions.any(1 - axis)):
-        entries = positions & (np.indices(positions.shape)[axis] == number)
+    row by row if rows are independent.
+
+    More than BLOCKS columns are changed in blocks, and one by one in a block beside one without effect.
+    """
+    numbers = np.flatnonzero(positions.any(1 - axis))
+
+    def tried(some: Sequence[int] | np.ndarray) -> np.ndarray:
+        entries = positions & np.isin(np.indices(positions.shape)[axis], some)
         rows = base.changed_rows(changed(base, i, entries))
-        covered |= entries & (rows[:, None] if independent else rows.any())
-    return covered
+        return entries & (rows[:, None] if independent else rows.any())
+
+    blocks = np.array_split(numbers, max(1, min(len(numbers), BLOCKS)))
+    found = [tried(block) for block in blocks]
+    without = [bool((positions & ~effect).take(block, axis).any()) for block, effect in zip(blocks, found, strict=True)]
+    for n, block in enumerate(blocks):
+        if len(block) > 1 and found[n].any() and any(without[max(n - 1, 0) : n + 2]):
+            found[n] = np.logical_or.reduce([tried([number]) for number in block])
+    return np.logical_or.reduce(found)
 
 
-def rows_independent(base: Unperturbed, i: int) -> bool:
+def rows_independent(base: Baseline, i: int) -> bool:
     """True if each row of the output depends on the same row of the input alone."""
     shape = grid(base.inputs[i])
     if shape[0] != len(base.reference):
@@ -121,35 +134,17 @@ def rows_independent(base: Unperturbed, i: int) -> bool:
     return not base.changed_rows(changed(base, i, np.arange(shape[0])[:, None] == np.zeros(shape, int)))[1:].any()
 
 
-def changed(base: Unperturbed, i: int, positions: np.ndarray) -> list[Any]:
-    """Return the inputs with other values at these rows and positions of input i: booleans inverted, ids replaced by another id
-    that occurs, floats with noise added."""
-    import torch
-
-    tensor = base.inputs[i]
-    where = torch.from_numpy(positions).to(tensor.device).reshape(spread(tensor)).expand(tensor.shape)
-    if tensor.dtype == torch.bool:
-        other = ~tensor
-    elif tensor.is_floating_point():
-        noise = np.random.default_rng(2).standard_normal(tuple(tensor.shape))
-        other = tensor + size(tensor) * torch.from_numpy(noise).to(tensor.device)
-    else:
-        values, place = torch.unique(tensor, return_inverse=True)
-        other = values[(place + 1) % len(values)]
-    return [torch.where(where, other, tensor) if j == i else given for j, given in enumerate(base.inputs)]
-
-
-def order_counts(base: Unperturbed, i: int, not_covered: np.ndarray) -> bool:
+def order_counts(base: Baseline, i: int, not_covered: np.ndarray) -> bool:
     """True if swapping two neighbours with different ids does more than swap their places in the output."""
     if base.inputs[i].ndim != 2:
         return True
-    ids = host(base.inputs[i])
-    swapped, places = base.inputs[i].clone(), np.tile(np.arange(ids.shape[1]), (len(ids), 1))
+    ids = base.inputs[i]
+    swapped, places = ids.copy(), np.tile(np.arange(ids.shape[1]), (len(ids), 1))
     for row, (values, skipped) in enumerate(zip(ids, not_covered, strict=True)):
         pairs = np.flatnonzero((values[1:] != values[:-1]) & ~skipped[1:] & ~skipped[:-1])
         if pairs.size:
             places[row, pairs[0] + np.arange(2)] = pairs[0] + np.arange(2)[::-1]
-            swapped[row] = base.inputs[i][row, places[row]]
+            swapped[row] = ids[row, places[row]]
     tried = (places != np.arange(ids.shape[1])).any(1)
     inputs, shape = [swapped if j == i else given for j, given in enumerate(base.inputs)], base.reference.shape
     rows = base.changed_rows(inputs)
@@ -159,12 +154,11 @@ def order_counts(base: Unperturbed, i: int, not_covered: np.ndarray) -> bool:
     return not tried.any() or bool(rows[tried].all() if len(rows) == len(tried) else rows.any())
 
 
-def hidden_by(base: Unperturbed, i: int, not_covered: np.ndarray) -> tuple[np.ndarray, str]:
+def hidden_by(base: Baseline, i: int, not_covered: np.ndarray) -> tuple[np.ndarray, str]:
     """Return the mask of positions that a mask among the inputs hides, if all of them are not covered, and the name of that
     input."""
-    for j, tensor in enumerate(base.inputs):
-        values = host(tensor)
-        if j != i and not tensor.is_floating_point() and grid(tensor)[0] == len(not_covered) and len(np.unique(values)) == 2:
+    for j, values in enumerate(base.inputs):
+        if j != i and values.dtype.kind != "f" and grid(values)[0] == len(not_covered) and len(np.unique(values)) == 2:
             last = values.shape[-1] if values.ndim > 1 else 1
             marked = (values != values.min()).reshape(len(not_covered), -1, last)
             for hidden in (~marked.any(1), marked.all(1)):
