@@ -72,7 +72,8 @@ def code_of(trap: Any) -> tuple[str, str, str]:
     wrong, right = (starts.get(name, starts.get(name.capitalize(), 0)) for name in ("wrong", "right"))
     first = next(node.lineno - 1 for node in body[1:] if not isinstance(node, ast.Import | ast.ImportFrom))
     split = max([ends.get("INPUTS", 0), ends.get("OPTIONS", 0), ends.get("LAYOUT", 0)]) or starts.get("clip", wrong)
-    return tuple("\n".join(lines[a:b]).strip("\n") for a, b in ((first, split), (split, right), (right, len(lines))))
+    cut = ["\n".join(lines[a:b]).strip("\n") for a, b in ((first, split), (split, right), (right, len(lines)))]
+    return cut[0], cut[1], cut[2]
 
 
 def shortened(report: jf.Report) -> str:

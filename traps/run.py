@@ -22,13 +22,14 @@ ORDERS = {2: (1, 0), 3: (2, 1, 0), 4: (2, 3, 1, 0)}
 
 def report_of(trap: Any, side: str) -> jf.Report:
     """Compare a trap's torch module with its port, `side` "wrong" or "right"."""
-    port = getattr(trap, side, None) or getattr(trap, side.capitalize())
+    port: Any = getattr(trap, side, None) or getattr(trap, side.capitalize())
     if hasattr(trap, "torch_optimizer"):
         return trained(trap.torch_optimizer, port)
-    theirs = jf.excite(trap.Torch().eval(), seed=0)
+    theirs: Any = jf.excite(trap.Torch().eval(), seed=0)
     options = {"tier": "A", **getattr(trap, "OPTIONS", {})}
     if inspect.isclass(port):
-        return jf.compare(theirs, with_weights(port(nnx.Rngs(0)), theirs), trap.INPUTS, **options)
+        model = with_weights(getattr(trap, side.capitalize())(nnx.Rngs(0)), theirs)
+        return jf.compare(theirs, model, trap.INPUTS, **options)
     weights = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in theirs.state_dict().items()}
     if hasattr(trap, "torch_steps"):
         return jf.compare(theirs, weights, trap.INPUTS, call_jax=trap.forward, generate=(trap.torch_steps, port), **options)

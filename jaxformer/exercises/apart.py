@@ -70,7 +70,8 @@ def main(file: str, found: str) -> int:
     try:
         port = import_port(Path(file))
         with np.load(given) as arrays, jax_float64():
-            np.savez(found, **{name: np.asarray(array) for name, array in numbers(port, dict(arrays)).items()})
+            results: dict[str, Any] = {name: np.asarray(array) for name, array in numbers(port, dict(arrays)).items()}
+            np.savez(found, **results)
     except BaseException as error:
         print(line_in(error, Path(file)), file=sys.stderr)
         return FAILED

@@ -85,22 +85,22 @@ def differs(exercise: Exercise, folder: Path) -> str:
         found, given = Path(held) / "found.npz", io.BytesIO()
         command = [sys.executable, "-P", "-m", "jaxformer.exercises.apart", str(file), str(found)]
         paths = [str(Path(jaxformer.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, **streams) as process:
+        pipe, environment = subprocess.PIPE, os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        with subprocess.Popen(command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, env=environment) as started:
             try:
                 with torch_float64():  # while that process imports jax
                     arrays, wanted = expected(torch_side(exercise, folder))
                 np.savez(given, **arrays)
-                _, said = process.communicate(given.getvalue(), timeout=LONGEST)
+                _, said = started.communicate(given.getvalue(), timeout=LONGEST)
             except subprocess.TimeoutExpired:
                 raise InputError(f"{file} takes more than {LONGEST:.0f} s; take out what waits") from None
             finally:
-                process.kill()
-        if process.returncode == FAILED:
+                started.kill()
+        if started.returncode == FAILED:
             line = (said.decode(errors="replace").splitlines() or [""])[-1]
             raise InputError(f"{line}; mend it, and check again")
-        if process.returncode or not found.is_file():
-            raise InputError(f"{file} ends its process with code {process.returncode}; mend it, and check again")
+        if started.returncode or not found.is_file():
+            raise InputError(f"{file} ends its process with code {started.returncode}; mend it, and check again")
         with np.load(found, allow_pickle=False) as arrays:
             return difference(wanted, dict(arrays))
 
@@ -113,7 +113,7 @@ def difference(wanted: dict[str, Any], found: dict[str, Any]) -> str:
             return f"{kind}s of other names or shapes"
         if named:
             flat = [np.concatenate([np.asarray(each[name], np.float64).ravel() for name in named]) for each in (got, named)]
-            if not (off := error(*flat).relative) <= TOLERANCE:
+            if not (off := error(flat[0], flat[1]).relative) <= TOLERANCE:
                 return f"{kind}s differ by relL2 {off:.1e}"
     return ""
 
