@@ -7,6 +7,9 @@ from types import ModuleType
 
 from jaxformer.errors import InputError, first_line
 
+ABSENT = "torch", "transformers"
+"""Packages that a port has to do without."""
+
 
 def module_of(source: str, file: Path) -> ModuleType:
     """Run a source as a module. `file` is where reports say that it stands; it is not read."""
@@ -35,4 +38,6 @@ def line_in(error: BaseException, file: Path) -> str:
             (frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == str(file)), None
         )
     where = f"{file}:{number}" if number else str(file)
+    if isinstance(error, ModuleNotFoundError) and error.name in ABSENT:
+        return f"{where}: {error.name} is imported, and a port has to compute without it"
     return f"{where}: {type(error).__name__}: {first_line(error)}"

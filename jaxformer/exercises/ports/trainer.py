@@ -36,7 +36,7 @@ def loss(p, ids):
 
 
 def clip(updates, state, params=None):
-    factor = jnp.minimum(1.0, LIMIT / (optax.global_norm(updates) + 1e-6))
+    factor = jnp.minimum(1.0, LIMIT / (optax.tree.norm(updates) + 1e-6))
     return jax.tree.map(lambda update: update * factor, updates), state
 
 
