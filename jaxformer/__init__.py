@@ -29,6 +29,7 @@ The packages, bottom to top; each may import only those before it:
     checkpoints                             model folders, of jaxformer and of transformers
     plots                                   pictures of arrays, runs and reports; the page of a run
     evaluation                              jaxformer's models against their PyTorch twins, on one device and many; mutants
+    exercises                               ports with a planted bug, for learners to mend
     cli                                     the `jaxformer` command
     recipes                                 complete systems, from data to evaluation
     bench                                   speed compared with PyTorch and other libraries

@@ -187,6 +187,11 @@ COMMANDS = {
         "print or write a SKILL.md: how an agent ports a model with the checker",
         "--out .agents/skills/jaxformer/SKILL.md",
     ),
+    "exercise": Command(
+        "jaxformer.cli.exercise",
+        "mend a port with one planted bug; the checker judges, and gives hints",
+        "1 --check",
+    ),
     "doctor": Command(
         "jaxformer.cli.doctor",
         "whether jaxlib computes right; how transformers 4 and 5 read a folder",

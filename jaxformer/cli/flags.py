@@ -215,9 +215,10 @@ def _first_line(box: str) -> str:
         elif words:
             break
     message = " ".join(words) or box.strip()
-    if number := re.match(r"Error parsing (--[\w.-]+): .*(INT|base 10|FLOAT|to float)\b.*?'(.*?)'", message):
+    if number := re.match(r"Error parsing (--[\w.-]+|\[INT\]): .*(INT|base 10|FLOAT|to float)\b.*?'(.*?)'", message):
         kind = "a whole number" if number[2] in ("INT", "base 10") else "a number"
-        return f"{number[1]} = {number[3]!r} is not {kind}; give one"
+        flag = f"{number[1]} = " if number[1].startswith("--") else ""
+        return f"{flag}{number[3]!r} is not {kind}; give one"
     if EMPTY in message or "PATH could be" in message:
         return re.sub(r"^Error parsing (.+?): .*", rf"\1: {EMPTY}", message)
     if refused := re.match(r"Error parsing (--)?([\w.-]+): ([\w.]+ = .*)", message):

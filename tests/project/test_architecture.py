@@ -20,6 +20,8 @@ ABOVE_ALL = ("pytest_plugin", "__main__")
 """Top-level files that are no ground: they stand on everything else."""
 MODELS_OF_TORCH = {"torch_gpt.py", "train_torch.py", "generate_torch.py", "twin_run.py"}
 """Files of `bench` that run in processes of torch's alone."""
+TORCH_SIDES = "originals"
+"""Folder of the exercises' torch sides: sources that are read, and run where torch is."""
 RUNS_TORCH = "diagnose"
 """The folder of what replays torch's code: imported where a torch model is at hand."""
 WITHOUT_TORCH = {
@@ -170,12 +172,12 @@ def test_the_library_stands_without_its_surroundings():
 def test_no_heavy_import_at_module_top():
     for path in (*sources("jaxformer"), *sources("train")):
         replays = RUNS_TORCH in path.parts and not WITHOUT_TORCH & {*path.parts}
-        if path.name in MODELS_OF_TORCH or replays:
+        if path.name in MODELS_OF_TORCH or replays or TORCH_SIDES in path.parts:
             continue
         assert not roots(imports(path, top_only=True)) & {*HEAVY, "torch_ref"}, path
     for path in sources("jaxformer"):
         if "torch" in roots(imports(path)):
-            assert {"parity", "convert", "evaluation", "bench"} & {*path.parts}, path
+            assert {"parity", "convert", "evaluation", "bench", "exercises"} & {*path.parts}, path
 
 
 @pytest.mark.torch

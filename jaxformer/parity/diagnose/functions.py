@@ -1,5 +1,6 @@
 """torch functions that are mistaken for one another: activations, norms, poolings, exponentials, arithmetic."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -241,8 +242,25 @@ def adaptive(kind: str, function: Any, args: Any, kwargs: Any, n: int) -> torch.
     return getattr(functional, kind + function.__name__[-2:])(*args, **kwargs)
 
 
+def apart(evenly: bool, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Compute an adaptive mean over windows that do not overlap: of lengths that differ by one, the longer ones first
+    (`evenly`, as `jnp.array_split`), or from the floor of each bound to that of the next."""
+    held, ndim = named(function, args, kwargs), int(function.__name__[-2])
+    x = held["input"]
+    for axis, size in zip(range(-ndim, 0), spread(held["output_size"], ndim), strict=True):
+        length = x.shape[axis]
+        size = length if size is None else size
+        bounds = [i * (length // size) + min(i, length % size) if evenly else i * length // size for i in range(size + 1)]
+        x = torch.stack([x.narrow(axis, a, b - a).mean(axis) for a, b in itertools.pairwise(bounds)], axis)
+    return x
+
+
 WINDOWS: dict[str, dict[str, Compute]] = {
-    "adaptive_avg_pool": {"largest": partial(adaptive, "adaptive_max_pool")},
+    "adaptive_avg_pool": {
+        "largest": partial(adaptive, "adaptive_max_pool"),
+        "apart": partial(apart, False),
+        "apart_evenly": partial(apart, True),
+    },
     "adaptive_max_pool": {"mean": partial(adaptive, "adaptive_avg_pool")},
     "max_pool": {"mean": partial(pooled, "avg_pool", True), "mean_uncounted": partial(pooled, "avg_pool", False)},
     "avg_pool": {"largest": partial(pooled, "max_pool", False), "uncounted": partial(pooled, "avg_pool", False)},

@@ -102,6 +102,8 @@ WINDOW = Change(
         "mean": "takes the mean there",
         "mean_uncounted": "takes the mean there, without padded entries",
         "uncounted": "does not count padded entries in the mean",
+        "apart": "ends each window where the next one begins",
+        "apart_evenly": "has windows side by side, the longer ones first (`jnp.array_split`)",
     },
 )
 VARIANCE = Change(

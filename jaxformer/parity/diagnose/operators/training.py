@@ -17,7 +17,7 @@ from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Tar
 from jaxformer.parity.diagnose.operators.arguments import numbers_in, with_literal
 from jaxformer.parity.diagnose.replay import Replay, running
 from jaxformer.parity.diagnose.trace import Op, Rewrite
-from jaxformer.parity.numerics.metrics import distance, host
+from jaxformer.parity.numerics.metrics import NULL_GRADIENT, distance, host, is_null, rms
 from jaxformer.parity.trace.draws import DROPOUT, UNIFORM, Draw, mutated_draws, numbers_of
 from jaxformer.parity.trace.draws import Change as DrawChange
 from jaxformer.parity.trace.outputs import side_by_side
@@ -65,7 +65,9 @@ def is_certain(replay: Replay, proposal: Proposal, *, solved: bool) -> bool:
         found = gradients(replay, proposal, names)
     except (RuntimeError, TypeError, ValueError):
         return False
-    return all(distance(host(each), replay.jax_gradients[name]) <= NEAR for name, each in zip(names, found, strict=True))
+    pairs = [(host(each), replay.jax_gradients[name]) for name, each in zip(names, found, strict=True)]
+    noise = NULL_GRADIENT * rms(own for _, own in pairs)
+    return all(is_null(each, own, noise) or distance(each, own) <= NEAR for each, own in pairs)
 
 
 def gradients(replay: Replay, proposal: Proposal | None, names: list[str]) -> tuple[Any, ...]:

@@ -1,0 +1,1 @@
+"""PyTorch sides of the exercises."""

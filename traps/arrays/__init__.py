@@ -1,0 +1,1 @@
+"""Traps of one page, a file each."""
