@@ -104,7 +104,7 @@ def index() -> str:
             parts.append(f"{number}. {said}{' (the place)' if f'{folder}.{name}' in UNNAMED else ''}")
         first += len(names.split())
         parts.append("")
-    return "\n".join(parts)
+    return "\n".join([*parts, "```{toctree}", ":hidden:", "", *(f"traps/{folder}" for folder in PAGES), "```", ""])
 
 
 def main() -> None:
