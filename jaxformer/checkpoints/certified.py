@@ -16,6 +16,8 @@ from jaxformer.nn import padding_mask
 SEED, ROWS, LONGEST = 0, 4, 66
 SPOKEN = 2
 """Number of sources of frames, which have the full length."""
+FRAMES = 3
+"""Number of axes of frames of sound; images have four."""
 PER_SEQUENCE = 2
 """Number of axes of logits that a sequence has one set of."""
 
@@ -71,7 +73,7 @@ def some_ids(rng: np.random.Generator, size: int, padding: int | None, shape: tu
 def call_torch(model: Any, *inputs: Any) -> Any:
     """Return torch's logits, or hidden states followed by the pooled state if there is one; at padding they are zero."""
     torch = import_module("torch")
-    if model.main_input_name == "input_features":
+    if inputs[0].is_floating_point() and inputs[0].ndim == FRAMES:
         return model(inputs[0].mT, decoder_input_ids=inputs[1].long(), use_cache=False).logits
     if inputs[0].is_floating_point():
         return _of_images(model, *inputs)

@@ -135,7 +135,8 @@ def open_file(path: Path, family: Family | str | None, config: AnyModelConfig | 
     """Open the model in a file of tensors."""
     check_foreign(path)
     if family is None:
-        raise InputError(f"{path} holds tensors alone; give their family, one of {', '.join(FAMILIES)}")
+        where = f"docs/models.md lists the {len(FAMILIES)}"
+        raise InputError(f"{path} holds tensors alone; give the name of their family, as family='gpt2' ({where})")
     rules = find_family(family)
     kind, state = next((it for it in MODEL_TYPES.values() if it.family.name == rules.name), None), unwrapped(open_state(path))
     described = read_config(path.parent) if (path.parent / CONFIG).is_file() else {}

@@ -44,8 +44,8 @@ def find_family(family: Family | str, name: str = "family", *, model: Any = None
         raise InputError(f"{name} is {type_of(family)}; give a Family, or one of {known}")
     if family not in FAMILIES:
         near = nearest(family, FAMILIES)
-        hint = f"did you mean {near!r}? " if near else ""
-        raise ConfigError(f"{name} = {family!r} is not known; {hint}choose one of {known}")
+        remedy = f"did you mean {near!r}? docs/models.md lists all" if near else f"choose one of {known}"
+        raise ConfigError(f"{name} = {family!r} is not known; {remedy}")
     config = getattr(model, "config", None)
     if isinstance(config, EncoderConfig | VisionEncoderConfig) and config.head != "none" and family in MODEL_TYPES:
         return with_head(MODEL_TYPES[family], config.head).family

@@ -176,6 +176,7 @@ def begin_jax(found: Found, service: str, devices: int | None, wait: float) -> N
         shutdown_timeout_seconds=SHUTDOWN,
         coordinator_bind_address=service if found.seat.host in LOOPBACK else None,
     )
+    jax.devices()  # opened here, by all: a process that opens its devices waits until every other one does
 
 
 def settings() -> dict[str, str]:

@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "unknown rules": (
         {"rules": "gtp2"},
-        "rules = 'gtp2' is not known; did you mean 'gpt2'? choose one of " + ", ".join(FAMILIES),
+        "rules = 'gtp2' is not known; did you mean 'gpt2'? docs/models.md lists all",
     ),
     "rules that are none": (
         {"rules": 3},

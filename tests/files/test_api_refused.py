@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a number for a folder": (lambda: jf.save(GPT, 5), "folder = 5 is an int; give a path"),
     "the folder first": (
         lambda: jf.save("folder", GPT),
-        "a str cannot be saved; give a model of class GPT, Encoder, EncoderDecoder",
+        "a str cannot be saved; give a model of class GPT, Encoder, EncoderDecoder, VisionEncoder, DualEncoder",
     ),
     "no folder": (lambda: jf.save(GPT, ""), "folder is empty; give a path"),
     "a path that is none": (lambda: jf.load("a\0b"), "path = 'a\\x00b' is not a path (embedded null byte); give another"),

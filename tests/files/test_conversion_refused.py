@@ -70,7 +70,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a family in capitals": (
         lambda: jf.to_torch(MODEL, "GPT2"),
-        f"family = 'GPT2' is not known; did you mean 'gpt2'? choose one of {KNOWN}",
+        "family = 'GPT2' is not known; did you mean 'gpt2'? docs/models.md lists all",
     ),
     "the family of another model": (
         lambda: jf.from_torch({}, MODEL, "bert"),

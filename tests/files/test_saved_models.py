@@ -104,7 +104,7 @@ def test_of_two_types(tmp_path):
 
 def test_what_is_not_saved(tmp_path, untyped):
     said = refused(lambda: save(Linear(2, 3, True), tmp_path / "mine"))
-    assert said == "a Linear cannot be saved; give a model of class GPT, Encoder, EncoderDecoder"
+    assert said == "a Linear cannot be saved; give a model of class GPT, Encoder, EncoderDecoder, VisionEncoder, DualEncoder"
     assert not [*tmp_path.iterdir()]
 
 
