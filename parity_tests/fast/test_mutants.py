@@ -37,8 +37,11 @@ OF_MODELS = [mutant for mutant in MUTANTS if mutant.case in CONFIGS]
 
 
 def one_of_each_operator() -> list[Mutant]:
-    """The first mutant of each operator that names the cause of some."""
-    return [*{mutant.cause.partition(".")[0]: mutant for mutant in OF_MODELS[::-1]}.values()]
+    """The first mutant of each operator that names the cause of some, of the smallest model where it can be."""
+    found: dict[str, Mutant] = {}
+    for mutant in sorted(OF_MODELS, key=lambda mutant: mutant.case != "plain"):
+        found.setdefault(mutant.cause.partition(".")[0], mutant)
+    return [*found.values()]
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one of each operator", "every"])

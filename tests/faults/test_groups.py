@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from jaxformer.parallel.link import free_port
 from tests.faults import groups
 from tests.faults.kills import left
 
@@ -23,6 +24,38 @@ LAUNCH = [sys.executable, "-m", "jaxformer", "launch", "--processes=2", "--devic
 def run(*command: str) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
     return subprocess.Popen([*LAUNCH, *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+
+
+CHOOSING = """
+import sys
+import jax
+from jaxformer.parallel.group import from_first
+from jaxformer.parallel.join import Found, joined, seat_of
+from jaxformer.parallel.launch import Limits
+found = Found(seat_of("127.0.0.1:{port}", int(sys.argv[1]), 2))
+with joined(found, {{}}, devices=1, wait=60, limits=Limits()):
+    print(from_first(jax.default_backend), jax.device_count(), file=sys.stderr)
+"""
+
+
+def test_who_chooses_for_all_opens_devices_that_the_others_have_opened():
+    code = CHOOSING.format(port=free_port())
+    both = [subprocess.Popen([sys.executable, "-c", code, number], text=True, stderr=subprocess.PIPE) for number in "01"]
+    try:
+        said = [process.communicate(timeout=60)[1] for process in both]
+    finally:
+        for process in both:
+            process.kill()
+    assert ["cpu 2" in words for words in said] == [True, True], said
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model(tmp_path):
+    """None of them opens its devices while another waits to be told something by it."""
+    process = run("train", "reverse", f"--out={tmp_path / 'run'}", "--steps=2", *REVERSE)
+    said = process.communicate(timeout=110)[1]
+    assert process.returncode == 0, said
+    assert (tmp_path / "run/weights.safetensors").is_file()
 
 
 @pytest.mark.slow
