@@ -7,7 +7,7 @@ The certificate records that converted weights were compared with transformers' 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from jaxformer.checkpoints.opened import SAVED_REMEDY, saved_config
 from jaxformer.checkpoints.written import TOKENIZER_FILES
 from jaxformer.config.dual import AnyModelConfig, DualEncoderConfig
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
+from jaxformer.config.shown import given_fields
 from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.safetensors import check_counts
 from jaxformer.convert.state_files import open_folder_state, open_state
@@ -205,7 +206,7 @@ def lines(found: Description, folder: Path) -> dict[str, str]:
 
 def said(config: Any) -> str:
     """Format a configuration with the fields that differ from their defaults."""
-    values = ((it.name, value) for it in fields(config) if (value := getattr(config, it.name)) != it.default)
+    values = given_fields(config).items()
     shown = (f"{name} = {said(value) if is_dataclass(value) else repr(value)}" for name, value in values)
     return f"{type(config).__name__}({', '.join(shown)})"
 
