@@ -1,6 +1,6 @@
 """Pictures that a recipe leaves in its run's folder, if matplotlib is installed: of several processes, the first one draws."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,14 @@ from jaxformer.plots.style import can_plot, write
 from jaxformer.runs.folder import CONFIG, RunFolder
 
 
+def points_of(lines: Sequence[Mapping[str, float]], names: Iterable[str]) -> dict[str, dict[int, float]]:
+    """Return the evaluations of a run by these measures: measure -> step -> value."""
+    return {name: {int(line["step"]): line[name] for line in lines if name in line} for name in names}
+
+
 def losses_of(run: RunFolder) -> Curves:
     """Return the losses that a run has evaluated."""
-    lines = run.metrics
-    return {name: {int(line["step"]): line[name] for line in lines if name in line} for name in WORDS}
+    return points_of(run.metrics, WORDS)
 
 
 def read_losses(folder: Path) -> Curves:

@@ -1,7 +1,7 @@
 """Report of a run as data: what it was told, how it trained, what its model writes and attends to, and where it ran."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from jaxformer.checkpoints.describe import read_certificate
 from jaxformer.checkpoints.opened import Opened, open_folder
 from jaxformer.checkpoints.trained import describe
 from jaxformer.checkpoints.translator import Translator
-from jaxformer.config.models import ModelConfig
 from jaxformer.config.settings import SamplingConfig
+from jaxformer.config.shown import given_fields
 from jaxformer.data.tasks import EOS, PAD, SOS, Task
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.decoding import generate, translate
@@ -22,6 +22,7 @@ from jaxformer.models import GPT, EncoderDecoder, abstract
 from jaxformer.parity.report.text import count
 from jaxformer.plots.attention import draw_heads
 from jaxformer.plots.losses import WORDS
+from jaxformer.plots.of_run import points_of
 from jaxformer.plots.reading import maps_of
 from jaxformer.plots.style import as_png, can_plot
 from jaxformer.pytree import count_parameters
@@ -92,7 +93,10 @@ def read_report(folder: Path, text: str | None = None, certificate: Path | None 
             *(f"{name.replace('_', ' ')} {[*points.values()][-1]:,.5g}" for name, points in curves.items() if points),
         ],
         curves=curves,
-        settings={**flat({name: value for name, value in recipe.items() if name != "model"}), **changed(model)},
+        settings={
+            **flat({name: value for name, value in recipe.items() if name != "model"}),
+            **{f"model.{name}": str(value) for name, value in given_fields(model).items()},
+        },
         environment={name: str(value) for name, value in config.get("environment", {}).items() if str(value)},
         certificate=read_certificate(certificate or folder),
     )
@@ -103,8 +107,7 @@ def read_report(folder: Path, text: str | None = None, certificate: Path | None 
 def curves_of(run: RunFolder) -> dict[str, dict[int, float]]:
     """Return what the run's evaluations measured, losses first."""
     lines = run.metrics
-    names = dict.fromkeys([*WORDS, *(name for line in lines for name in line if name not in ("step", *PACE))])
-    return {name: {int(line["step"]): line[name] for line in lines if name in line} for name in names}
+    return points_of(lines, dict.fromkeys([*WORDS, *(name for line in lines for name in line if name not in ("step", *PACE))]))
 
 
 def flat(values: Mapping[str, Any], start: str = "") -> dict[str, str]:
@@ -116,12 +119,6 @@ def flat(values: Mapping[str, Any], start: str = "") -> dict[str, str]:
         elif value is not None:
             found[start + name] = str(value)
     return found
-
-
-def changed(config: ModelConfig) -> dict[str, str]:
-    """Return the fields of a model's configuration that differ from their defaults."""
-    given = {it.name: getattr(config, it.name) for it in fields(config) if getattr(config, it.name) != it.default}
-    return {f"model.{name}": str(value) for name, value in given.items()}
 
 
 def show_model(report: RunReport, run: RunFolder, text: str | None) -> None:
