@@ -6,8 +6,8 @@ from pathlib import Path
 import tyro
 
 from jaxformer.cli.flags import parse
-from jaxformer.errors import InputError, printable
-from jaxformer.io.atomic import written_whole
+from jaxformer.errors import printable
+from jaxformer.io.atomic import write_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +31,6 @@ def main(arguments: list[str]) -> int:
 
     asked = parse(CompareRuns, arguments, prog="jaxformer runs compare")
     comparison = compare(Run.read(asked.first), Run.read(asked.second))
-    try:
-        with written_whole(asked.html) as unfinished:
-            unfinished.write_text(page(comparison), "utf-8")
-    except OSError as error:
-        raise InputError(f"{asked.html} cannot be written: {error.strerror}; name another file with --html") from None
+    write_text(asked.html, page(comparison), "name another file with --html")
     print(printable(f"{comparison.verdict} · page {asked.html}"))
     return int(comparison.divergence is not None)

@@ -6,8 +6,8 @@ from pathlib import Path
 import tyro
 
 from jaxformer.cli.flags import parse
-from jaxformer.errors import InputError, printable
-from jaxformer.io.atomic import written_whole
+from jaxformer.errors import printable
+from jaxformer.io.atomic import write_text
 from jaxformer.runtime.compilation_cache import CacheFlag, use_cache
 
 
@@ -35,11 +35,7 @@ def main(arguments: list[str]) -> None:
     from jaxformer.plots.run_report import read_report
 
     report = read_report(flags.folder, flags.text, flags.certificate)
-    try:
-        with written_whole(flags.out) as unfinished:
-            unfinished.write_text(page(report), "utf-8")
-    except OSError as error:
-        raise InputError(f"{flags.out} cannot be written: {error.strerror}; name another file with --out") from None
+    write_text(flags.out, page(report), "name another file with --out")
     print(printable(f"{report.name}: {report.state} · page {flags.out}"))
     for remark in report.remarks:
         print(remark)

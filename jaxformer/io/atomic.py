@@ -42,6 +42,15 @@ def written_whole(path: Path) -> Iterator[Path]:
             remove(unfinished)
 
 
+def write_text(path: Path, text: str, remedy: str) -> None:
+    """Write a text file whole; InputError, with the remedy, if it cannot be written."""
+    try:
+        with written_whole(path) as unfinished:
+            unfinished.write_bytes(text.encode("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}; {remedy}") from None
+
+
 def refuse_existing(folder: Path) -> None:
     """Raise InputError if a file or folder of this name exists."""
     if folder.exists():
