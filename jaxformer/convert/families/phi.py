@@ -49,8 +49,12 @@ projections are fused or separate."""
 
 def _phi(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set the head's bias, which a model without a head has not, and the kind of norm of queries and keys."""
-    norms = {"qk_norm_kind": "layer", "qk_norm_bias": True} if found["qk_norm"] else {}
-    return rotary(found | norms | {"head_bias": "lm_head.bias" in names})
+    return _normed(found | {"head_bias": "lm_head.bias" in names})
+
+
+def _normed(found: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
+    """Set the kind of norm of queries and keys, if they have one."""
+    return rotary(found | ({"qk_norm_kind": "layer", "qk_norm_bias": True} if found["qk_norm"] else {}))
 
 
 PHI_TYPE = ModelType(
@@ -158,11 +162,6 @@ PERSIMMON = replace(
 qk_norm_kind="layer", qk_norm_bias=True)`; projections are fused or separate."""
 
 
-def _persimmon(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Set the kind of norm of queries and keys, if they have one."""
-    return rotary(found | ({"qk_norm_kind": "layer", "qk_norm_bias": True} if found["qk_norm"] else {}))
-
-
 PERSIMMON_TYPE = replace(
     LLAMA_TYPE,
     name="persimmon",
@@ -186,6 +185,6 @@ PERSIMMON_TYPE = replace(
     model="PersimmonForCausalLM",
     base="PersimmonModel",
     harmless=frozenset(),
-    derive=_persimmon,
+    derive=_normed,
     undo=lambda config: rope_keys(config, part=True),
 )

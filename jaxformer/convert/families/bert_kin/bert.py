@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.config.models import EncoderConfig
-from jaxformer.convert.families.bert_kin.bert_heads import ANSWERS, TIED, bert_tasks, roberta_tasks
+from jaxformer.convert.families.bert_kin.bert_heads import ANSWERS, TIED, UNREAD, bert_tasks, roberta_tasks
 from jaxformer.convert.family import Family, module_rules, projection_rules
 from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only, Task
 
-_NAMES = {
+NAMES = {
     "embed.token": "embeddings.word_embeddings",
     "embed.position": "embeddings.position_embeddings",
     "embed.token_type": "embeddings.token_type_embeddings",
@@ -28,7 +28,7 @@ BERT = Family(
     stacks={"stack.blocks.": "encoder.layer.{layer}."},
     rules=(
         *projection_rules("attention", "attention", ("self.query", "self.key", "self.value"), "output.dense"),
-        *(rule for jax, torch in _NAMES.items() for rule in module_rules(jax, torch)),
+        *(rule for jax, torch in NAMES.items() for rule in module_rules(jax, torch)),
     ),
     ignored={"embeddings.position_ids": "0, 1, 2, ..., which the model counts", "embeddings.token_type_ids": "all 0"},
 )
@@ -73,12 +73,7 @@ BERT_TYPE = ModelType(
     model="BertModel",
     base="BertModel",
     prefix="bert.",
-    heads={
-        "cls.predictions.": "masked words",
-        "cls.seq_relationship.": "next sentences",
-        "classifier.": "classification",
-        "qa_outputs.": "answers in a text",
-    },
+    heads={"cls.predictions.": "masked words", "cls.seq_relationship.": "next sentences"} | UNREAD,
     harmless=frozenset(
         [
             *("classifier_dropout", "directionality", "tie_word_embeddings", "pooler_fc_size", "pooler_num_attention_heads"),
@@ -106,7 +101,7 @@ ROBERTA_TYPE = replace(
     model="RobertaModel",
     base="RobertaModel",
     prefix="roberta.",
-    heads={"lm_head.": "masked words", "classifier.": "classification", "qa_outputs.": "answers in a text"},
+    heads={"lm_head.": "masked words"} | UNREAD,
     derive=after_padding,
     undo=lambda config: {"max_position_embeddings": config.context + config.position_offset},
     tasks=roberta_tasks("Roberta"),
@@ -248,12 +243,7 @@ DISTILBERT_TYPE = ModelType(
     model="DistilBertModel",
     base="DistilBertModel",
     prefix="distilbert.",
-    heads={
-        "vocab_": "masked words",
-        "pre_classifier.": "classification",
-        "classifier.": "classification",
-        "qa_outputs.": "answers in a text",
-    },
+    heads={"vocab_": "masked words", "pre_classifier.": "classification"} | UNREAD,
     harmless=frozenset(["qa_dropout", "seq_classif_dropout", "tie_weights_", "tie_word_embeddings"]),
     tasks=_DISTILBERT_TASKS,
 )

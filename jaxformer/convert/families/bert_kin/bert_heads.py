@@ -4,6 +4,8 @@ from jaxformer.convert.model_type import Field, Only, Task
 
 TIED = {"tie_word_embeddings": Only(True, "logits would be computed with the embeddings' table, and there is another")}
 DROPPED = {"classifier_dropout": Field("head_dropout", None)}
+UNREAD = {"classifier.": "classification", "qa_outputs.": "answers in a text"}
+"""Starts of the tensors of heads for whole texts and for answers, where jaxformer has no counterpart -> the task."""
 ANSWERS = {"starts": ("qa_outputs.",), "names": {"head.output": "qa_outputs"}}
 
 

@@ -5,8 +5,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from jaxformer.convert.families.bert_kin.bert import BERT, BERT_TYPE, ROBERTA, ROBERTA_TYPE, after_padding
-from jaxformer.convert.families.bert_kin.bert_heads import ANSWERS, DROPPED, TIED, bert_tasks, roberta_tasks
+from jaxformer.convert.families.bert_kin.bert import BERT, BERT_TYPE, NAMES, ROBERTA, ROBERTA_TYPE, after_padding
+from jaxformer.convert.families.bert_kin.bert_heads import ANSWERS, DROPPED, TIED, UNREAD, bert_tasks, roberta_tasks
 from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
 from jaxformer.convert.model_type import ACTIVATIONS, Field, Only, Task
 
@@ -80,9 +80,8 @@ ELECTRA_TYPE = replace(
         "generator_": "masked words",
         "discriminator_predictions.": "replaced tokens",
         "sequence_summary.": "multiple choice",
-        "classifier.": "classification",
-        "qa_outputs.": "answers in a text",
-    },
+    }
+    | UNREAD,
     harmless=frozenset(
         [
             *("classifier_dropout", "tie_word_embeddings", "summary_type", "summary_use_proj", "summary_activation"),
@@ -121,16 +120,8 @@ ELECTRA_TYPE = replace(
     },
 )
 
-_MPNET_NAMES = {
-    "embed.token": "embeddings.word_embeddings",
-    "embed.position": "embeddings.position_embeddings",
-    "embed.norm": "embeddings.LayerNorm",
-    "attention_norm": "attention.LayerNorm",
-    "feed_forward.up": "intermediate.dense",
-    "feed_forward.down": "output.dense",
-    "feed_forward_norm": "output.LayerNorm",
-    "pooler": "pooler.dense",
-}
+_MPNET_NAMES = {name: torch for name, torch in NAMES.items() if name != "embed.token_type"}
+_MPNET_NAMES |= {"attention_norm": "attention.LayerNorm"}
 MPNET = Family(
     name="mpnet",
     stacks=BERT.stacks,
@@ -224,12 +215,7 @@ ALBERT_TYPE = replace(
     model="AlbertModel",
     base="AlbertModel",
     prefix="albert.",
-    heads={
-        "predictions.": "masked words",
-        "sop_classifier.": "order of sentences",
-        "classifier.": "classification",
-        "qa_outputs.": "answers in a text",
-    },
+    heads={"predictions.": "masked words", "sop_classifier.": "order of sentences"} | UNREAD,
     harmless=frozenset(
         [
             *("classifier_dropout_prob", "tie_word_embeddings", "down_scale_factor", "gap_size", "net_structure_type"),

@@ -12,6 +12,7 @@ from jaxformer.errors import ConversionError
 
 PATCHES = "d c P Q -> (c P Q) d"
 """Layout of a convolution's weight whose stride is one patch."""
+_STACKS = {"stack.blocks.": "encoder.layer.{layer}.", "embed.": "embeddings."}
 _TABLES = {"class_token": "cls_token", "distillation_token": "distillation_token", "position": "position_embeddings"}
 _NAMES = {"norm": "layernorm", "pooler.dense": "pooler.dense", "attention_norm": "layernorm_before"}
 _NAMES |= {"feed_forward_norm": "layernorm_after"}
@@ -38,7 +39,7 @@ MEMORY_ATTENTION = projection_rules("attention", "attention", ("q_proj", "k_proj
 
 VIT = Family(
     name="vit",
-    stacks={"stack.blocks.": "encoder.layer.{layer}.", "embed.": "embeddings."},
+    stacks=_STACKS,
     rules=(
         *IMAGE_RULES,
         Rule("mask_token.table", "mask_token", "1 t d -> t d"),
@@ -50,7 +51,7 @@ VIT = Family(
 VIT_MEMORY = replace(
     VIT,
     name="vit_memory",
-    stacks={"stack.blocks.": "layers.{layer}.", "embed.": "embeddings."},
+    stacks=_STACKS | {"stack.blocks.": "layers.{layer}."},
     rules=(
         *IMAGE_RULES,
         Rule("mask_token.table", "mask_token", "1 t d -> t d"),
@@ -178,7 +179,6 @@ _PACKED = (
     *module_rules("feed_forward.down", "mlp.weights_out"),
 )
 _APART = tuple(rule for it in ("gate", "up", "down") for rule in module_rules(f"feed_forward.{it}", f"mlp.{it}_proj"))
-_STACKS = {"stack.blocks.": "encoder.layer.{layer}.", "embed.": "embeddings."}
 
 DINOV2 = Family(name="dinov2", stacks=_STACKS, rules=(*_DINO_RULES, *FILE_ATTENTION, *_PLAIN))
 """Family for `VisionEncoderConfig(layer_scale=1.0, mask_token=True)`, by the names in files."""
