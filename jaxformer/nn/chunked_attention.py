@@ -61,7 +61,10 @@ def attend_in_chunks(
     sequences = fewest_parts(batch, scores)
     together = fewest_parts(kv_heads, scores // sequences)
     plain = all(it is None for it in (mask, bias, rng, scoring.softcap, scoring.sinks))
-    by_keys = lambda q, k, v, mask, bias, rng: attend_by_keys(q, k, v, scoring.scale)  # noqa: E731
+
+    def by_keys(q, k, v, mask, bias, rng):
+        return attend_by_keys(q, k, v, scoring.scale)
+
     part = jax.checkpoint(by_keys if plain else attend, prevent_cse=False)
     in_chunks = attend
     if causal and mask is not None and BLOCKS <= queries == keys and scores >= LEAST_SCORES and traced_for() is None:
