@@ -132,7 +132,7 @@ class Transcriber:
         first = self.model.config.vocab_size if self.speech.first_timestamp is None else self.speech.first_timestamp
         while seek < len(features):
             window = features[seek : seek + self.spectrogram.n_frames]
-            longest = min(longest + len(start), context)
+            longest = min(longest + len(start), context)  # transformers too adds the start again at every window
             room = longest - len(start) if n_tokens is None else check_length(n_tokens, context - len(start), 1)
             padded = np.pad(window, ((0, self.spectrogram.n_frames - len(window)), (0, 0)))
             tokens = self._written(padded[None], start, settings, room)

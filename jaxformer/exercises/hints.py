@@ -1,6 +1,7 @@
 """Hints for a port that differs, from the report of its comparison: each level tells more."""
 
 import re
+from itertools import takewhile
 
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.report.report import Report
@@ -28,9 +29,7 @@ def hint(report: Report, level: int) -> str:
 
 def after(report: Report, name: str) -> str:
     """Name the checks before it, all equal; '' if it is the first."""
-    before = [
-        stage.name for stage in report.stages[: [stage.name for stage in report.stages].index(name)] if stage.status == "equal"
-    ]
+    before = [stage.name for stage in takewhile(lambda stage: stage.name != name, report.stages) if stage.status == "equal"]
     return f"; equal: {', '.join(before)}" if before else ""
 
 
@@ -45,8 +44,8 @@ def cause_of(report: Report) -> str:
     if report.diverging:
         return report.diverging[0].cause
     for stage in report.stages:
-        if stage.status == "different" and (found := re.search(r"((torch|jax) .* jax .*|jax .*)", stage.says)):
-            return found[1] if "jax" in found[1] else ""
+        if stage.status == "different" and (found := re.search(r"torch .* jax .*|jax .*", stage.says)):
+            return found[0]
     return ""
 
 

@@ -254,7 +254,6 @@ def test_a_comparison_by_rules_names_patches_in_another_order(tmp_path, monkeypa
     monkeypatch.setattr(images, "cut_patches", column_by_column(images.cut_patches))
     report = compared()
     assert report.status == "different"
-    print(report)
     assert [module.torch for module in report.modules if module.diverging] == ["embeddings"]
 
 

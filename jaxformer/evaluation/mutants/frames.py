@@ -34,22 +34,25 @@ def from_last_to_first(original: Callable[..., Array]) -> Callable[..., Array]:
 
 
 MUTANTS = [
-    Mutant(name, injection, "frames", *named)
-    for name, (injection, *named) in {
-        "the stride in the stem's first convolution": (
-            patch(Convolution, __call__=strides_swapped),
-            r"stem\.conv2",
-            "convolutions.dilation dilation=2 at=conv1d",  # on every second frame, the second one would step over one
-        ),
-        "the stem's kernels turned around": (
-            patch(Convolution, __call__=from_last_to_first),
-            r"stem\.conv[12]",
-            "parameters.read how=flip at=weight",
-        ),
-        "frames without positions": (
-            reads_as(0.0, "source_embed.position.table"),
-            r"source_embed\.position",
-            "values.zeros",
-        ),
-    }.items()
+    Mutant(
+        "the stride in the stem's first convolution",
+        patch(Convolution, __call__=strides_swapped),
+        "frames",
+        r"stem\.conv2",
+        "convolutions.dilation dilation=2 at=conv1d",  # on every second frame, the second one would step over one
+    ),
+    Mutant(
+        "the stem's kernels turned around",
+        patch(Convolution, __call__=from_last_to_first),
+        "frames",
+        r"stem\.conv[12]",
+        "parameters.read how=flip at=weight",
+    ),
+    Mutant(
+        "frames without positions",
+        reads_as(0.0, "source_embed.position.table"),
+        "frames",
+        r"source_embed\.position",
+        "values.zeros",
+    ),
 ]
