@@ -4,12 +4,16 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jaxtyping
 import pytest
 
 from jaxformer.data.corpora import CORPORA, FOLDER
 from tests.tiny import WORDS
+
+if TYPE_CHECKING:
+    from selenium import webdriver
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +47,15 @@ def multi30k() -> str:
     """The name of the pairs, all of which are there."""
     corpus("multi30k-de-en")
     return "multi30k-de-en"
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chrome"]:
+    """A browser without a window."""
+    from tests.browser import started
+
+    with started(tmp_path_factory.mktemp("chrome")) as browser:
+        yield browser
 
 
 @pytest.fixture

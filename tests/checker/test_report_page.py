@@ -15,7 +15,7 @@ from selenium.webdriver.support.select import Select
 
 from jaxformer.parity.report.charts import LogAxis
 from jaxformer.parity.report.html_elements import Markup, tag
-from tests.browser import asked, started
+from tests.browser import asked
 from tests.reports import EPSILON, REPORTS, different, equal, infinite, trained
 
 
@@ -93,12 +93,6 @@ def test_heights_keep_their_order():
 @pytest.mark.parametrize("tolerance", [0.0, 1.0, 1e-300])
 def test_any_tolerance_can_be_drawn(tolerance):
     assert Reader(replace(infinite(), tolerance=tolerance).to_html()).open == []
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    with started(tmp_path_factory.mktemp("chrome")) as browser:
-        yield browser
 
 
 @pytest.fixture

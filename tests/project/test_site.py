@@ -15,7 +15,6 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 import jaxformer as jf
-from tests.checker.test_report_page import chrome  # noqa: F401  # the fixture
 from tests.links import ROOT, documents, pages_of_toctrees, wrong_links
 
 COMMAND = "sphinx-build -n -W -b html docs docs/_build"
@@ -94,7 +93,7 @@ def overflow(browser: webdriver.Chrome) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_the_window(site, chrome, width, scheme):  # noqa: F811
+def test_pages_fit_the_window(site, chrome, width, scheme):
     out, address = site
     chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
@@ -113,7 +112,7 @@ def test_pages_fit_the_window(site, chrome, width, scheme):  # noqa: F811
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "finds"), [("layer_pattern", "Models"), ("excite", "excite"), ("xyzzyq", None)])
-def test_search_finds(site, chrome, words, finds):  # noqa: F811
+def test_search_finds(site, chrome, words, finds):
     chrome.get(f"{site[1]}/search.html?q={words}")
     says = WebDriverWait(chrome, 20).until(
         lambda it: re.search("found|did not match", it.find_element(By.ID, "search-results").text)
