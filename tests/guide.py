@@ -3,19 +3,22 @@
 `python -m tests.guide [NAME ...]` runs every page, or those named, and writes the figures of docs/guide/figures anew.
 
 A function that a page leaves to its reader is followed by `check_NAME`, which has to refuse the function as it stands there,
-and to accept the solution that comes later. What a block of `text` shows was printed by the block before it.
+to accept the solution that comes later, and to refuse that with other results. What a block of `text` shows was printed by
+the block before it.
 """
 
-import contextlib
-import io
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+import jax
+import numpy as np
+
+from tests.pages import ROOT, Block, Page
+
 GUIDE = ROOT / "docs/guide"
 PAGES = {path.stem: path for path in sorted(GUIDE.glob("*.md")) if path.stem != "index"}
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.M | re.S)
@@ -30,22 +33,20 @@ def figures(page: str) -> list[str]:
 def run(page: str, folder: Path) -> dict[str, Any]:
     """Run a page in a folder, and return its names."""
     (folder / "figures").mkdir(exist_ok=True)
-    names: dict[str, Any] = {"__name__": page}
-    printed, refused = "", set[str]()
-    with contextlib.chdir(folder):
-        for language, block in BLOCK.findall(PAGES[page].read_text("utf-8")):
-            if language == "text":
-                missing = [line for line in block.splitlines() if " ".join(line.split()) not in " ".join(printed.split())]
-                assert not missing, f"{page}: {missing} is not in\n{printed}"
-                continue
-            with contextlib.redirect_stdout(out := io.StringIO()):
-                exec(compile(block, f"{page}.md", "exec"), names)
-            printed = out.getvalue()
-            for exercise in unsolved(names, refused):
-                refuse(names, exercise)
-                refused.add(exercise)
+    reader, refused = Page(folder, folder, {}), set[str]()
+    names = reader.names
+    for block in (Block(*found) for found in BLOCK.findall(PAGES[page].read_text("utf-8"))):
+        if block.language == "text":
+            reader.check(block.text)
+            continue
+        reader.run(block, "")
+        for exercise in unsolved(names, refused):
+            refuse(names[f"check_{exercise}"], names[exercise])
+            refused.add(exercise)
     for exercise in refused:
-        names[f"check_{exercise}"](names[exercise])
+        check, solution = names[f"check_{exercise}"], names[exercise]
+        check(solution)
+        refuse(check, spoiled(solution))
     assert refused, f"{page} has no exercise"
     return names
 
@@ -57,13 +58,24 @@ def unsolved(names: dict[str, Any], known: set[str]) -> Iterator[str]:
             yield exercise
 
 
-def refuse(names: dict[str, Any], exercise: str) -> None:
-    """Assert that the check refuses the function that its reader has not written yet."""
+def refuse(check: Callable[[Any], None], function: Callable[..., Any]) -> None:
+    """Assert that a check refuses a function that is wrong, or that its reader has not written yet."""
     try:
-        names[f"check_{exercise}"](names[exercise])
+        check(function)
     except (AssertionError, NotImplementedError):
         return
-    raise AssertionError(f"check_{exercise} accepts a function that is not written yet")
+    raise AssertionError(f"{check.__name__} accepts a function that is wrong or not written yet")
+
+
+def spoiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with other results: numbers are one more, booleans are inverted, and letters have one after them."""
+
+    def other(x: Any) -> Any:
+        if isinstance(x, str):
+            return f"{x}?"
+        return np.logical_not(x) if np.asarray(x).dtype == bool else x + 1
+
+    return lambda *given: jax.tree.map(other, function(*given))
 
 
 def main(pages: list[str]) -> None:

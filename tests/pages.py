@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
@@ -51,7 +51,7 @@ class Page:
         self.folder, self.short, self.printed = folder, short, ""
         path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
         self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
-        self.names: dict[str, object] = {}
+        self.names: dict[str, Any] = {}
 
     def run(self, block: Block, shown: str) -> None:
         """Run one block; `shown` is the text after it."""

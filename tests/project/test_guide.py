@@ -15,7 +15,7 @@ import jaxformer as jf
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.pytree import named_weights
 from tests import guide
-from tests.guide import GUIDE, PAGES, figures, refuse
+from tests.guide import GUIDE, PAGES, figures, refuse, spoiled
 
 LARGEST = 60_000
 """Bytes of a figure that is committed."""
@@ -80,14 +80,17 @@ def test_commands_are_those_of_the_tool():
 
 
 def test_an_exercise_that_accepts_anything_is_noticed():
-    with pytest.raises(AssertionError, match=r"^check_double accepts a function that is not written yet$"):
-        refuse({"double": lambda x: None, "check_double": lambda double: None}, "double")
+    def check_double(double):
+        double(2)
+
+    with pytest.raises(AssertionError, match=r"^check_double accepts a function that is wrong or not written yet$"):
+        refuse(check_double, spoiled(lambda x: 2 * x))
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("```python\nprint(1)\n```\n```text\n2\n```\n", r"^page: \['2'\] is not in\n1"),
+        ("```python\nprint(1)\n```\n```text\n2\n```\n", r"^2\nis not in\n1"),
         ("```python\nprint(1)\n```\n", "^page has no exercise$"),
         ("```python\n1 / 0\n```\n", "division by zero"),
     ],
