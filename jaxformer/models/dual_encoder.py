@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxformer.config.dual import DualEncoderConfig
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.init import Rngs, Undrawn, initialise
+from jaxformer.models.shown import Shown
 from jaxformer.models.vision_encoder import VisionEncoder
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.linear import Linear
@@ -16,7 +17,7 @@ from jaxformer.validation.images import check_ends
 from jaxformer.validation.inputs import check_config
 
 
-class DualEncoder(nnx.Module):
+class DualEncoder(Shown):
     """`logits = model(images, tokens)`, one for each pair of an image and a text; with a key, dropout is on.
 
     `embed_images` and `embed_texts` give the vectors alone, of length 1, and `compare` the logits of such vectors.

@@ -1,11 +1,11 @@
 """Vision encoder: every patch of an image sees all others (Dosovitskiy et al. 2020)."""
 
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.models.init import Rngs, initialise
+from jaxformer.models.shown import Shown
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.image_pooling import make_image_head, make_pooler
 from jaxformer.nn.images import ImageEmbedding
@@ -16,7 +16,7 @@ from jaxformer.validation.images import check_images, check_masked
 from jaxformer.validation.inputs import check_config
 
 
-class VisionEncoder(nnx.Module):
+class VisionEncoder(Shown):
     """`logits = model(images)` with a head, else `states = model(images)`; with a key, dropout is on.
 
     `encode` gives the states whether there is a head or not, and `pool` makes one vector per image of them. Images are floats

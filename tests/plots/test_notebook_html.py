@@ -12,6 +12,10 @@ from jaxformer.models import abstract
 from tests.reports import different, equal, infinite
 from tests.tiny import tiny_config
 
+SIZES = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_ff": 12}
+SEEING = jf.VisionEncoderConfig(**SIZES, image_size=(4, 6), patch_size=(2, 3))
+BOTH = jf.DualEncoderConfig(vision=SEEING, text=jf.EncoderConfig(**SIZES, vocab_size=7, context=5), width=8, end=3)
+
 
 def test_a_configuration_shows_what_was_given():
     html = tiny_config(d_ff=24)._repr_html_()
@@ -21,7 +25,9 @@ def test_a_configuration_shows_what_was_given():
 
 
 @pytest.mark.parametrize(
-    "config", [tiny_config(), replace(COPY, d_model=8), jf.preset("shared")], ids=["gpt", "copy", "shared"]
+    "config",
+    [tiny_config(), replace(COPY, d_model=8), jf.preset("shared"), SEEING, BOTH],
+    ids=["gpt", "copy", "shared", "images", "images and texts"],
 )
 def test_a_model_shows_its_parts(config):
     model = abstract(config)
