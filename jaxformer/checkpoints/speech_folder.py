@@ -64,23 +64,6 @@ class Speech:
         given = {"timestamps": self.first_timestamp, "latest_first_timestamp": self.latest_first_timestamp}
         return {**self.rules, **(given if timestamps else {})}
 
-    def language_token(self, language: str) -> int:
-        """Return the token of a language's code; InputError names those that there are."""
-        if not self.languages:
-            raise InputError(f"language = {language!r:.40} cannot be chosen: this model knows one language; leave it out")
-        if language not in self.languages:
-            known = ", ".join(self.languages)
-            raise InputError(f"language = {language!r:.40} is none of this model's; give one of {known}")
-        return self.languages[language]
-
-    def task_token(self, task: str) -> int:
-        """Return the token of a task; InputError names those that there are."""
-        if not self.tasks:
-            raise InputError(f"task = {task!r:.40} cannot be chosen: this model has one task; leave it out")
-        if task not in self.tasks:
-            raise InputError(f"task = {task!r:.40} is none of this model's; give one of {', '.join(self.tasks)}")
-        return self.tasks[task]
-
     def begin(self, language: str | None, task: str | None, *, timestamps: bool) -> list[int | None]:
         """Return the tokens that a transcript begins with; None stands for a language that is to be detected."""
         language, task = self.language if language is None else language, self.task if task is None else task
@@ -88,11 +71,11 @@ class Speech:
         if language is None and task is None:
             found += self.forced
         if language is not None:
-            found[1:2] = [self.language_token(language)]
+            found[1:2] = [_token("language", language, self.languages)]
         elif self.languages and len(found) == 1:
             found.append(None)
         if task is not None:
-            found.append(self.task_token(task))
+            found.append(_token("task", task, self.tasks))
         elif language is not None and "transcribe" in self.tasks:
             found.append(self.tasks["transcribe"])
         if not timestamps and self.no_timestamps not in (None, found[-1]):
@@ -100,6 +83,15 @@ class Speech:
         elif timestamps and found[-1] == self.no_timestamps:
             found.pop()
         return found
+
+
+def _token(name: str, chosen: str, tokens: Mapping[str, int]) -> int:
+    """Return the token of a language's code, or of a task; InputError names those that there are."""
+    if not tokens:
+        raise InputError(f"{name} = {chosen!r:.40} cannot be chosen: this model has one {name}; leave it out")
+    if chosen not in tokens:
+        raise InputError(f"{name} = {chosen!r:.40} is none of this model's; give one of {', '.join(tokens)}")
+    return tokens[chosen]
 
 
 def read_spectrogram(folder: Path) -> SpectrogramConfig:

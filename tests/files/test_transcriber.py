@@ -107,7 +107,7 @@ def test_long_audio_needs_timestamps(transcriber):
     with pytest.raises(InputError, match="names no no_timestamps_token_id"):
         bare.transcribe(np.tile(SECOND, 2), 16000)
     single = replace(transcriber, speech=replace(transcriber.speech, languages={}, tasks={}))
-    with pytest.raises(InputError, match="cannot be chosen: this model knows one language"):
+    with pytest.raises(InputError, match="cannot be chosen: this model has one language"):
         single.transcribe(SECOND, 16000, language="en")
 
 
