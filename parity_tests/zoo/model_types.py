@@ -1,6 +1,7 @@
 """Small models of transformers with random excited weights, of every model type: as it writes and as we load them."""
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -255,10 +256,10 @@ class Case(NamedTuple):
     jax: Any
 
 
-def make_case(name: str, folder: Path) -> Case:
-    """Write a model into the folder, and load it twice."""
+def make_case(name: str, folder: Path, changes: Mapping[str, Any] | None = None) -> Case:
+    """Write a model, with these changes of its configuration, into the folder, and load it twice."""
     cls = getattr(transformers, CASES[name][0])
-    model = jf.excite(cls(cls.config_class(**CASES[name][1])), seed=5)
+    model = jf.excite(cls(cls.config_class(**CASES[name][1] | dict(changes or {}))), seed=5)
     if name == "t5, untied":
         model.lm_head.weight = torch.nn.Parameter(torch.from_numpy(noise(V, D, seed=8)))
     with torch.no_grad():
