@@ -64,6 +64,28 @@ def test_ids_that_a_plain_function_looks_up_are_tried_one_by_one():
     assert "input 0: positions 4-6" in told
 
 
+class Places(nnx.Module):
+    """Is given ids, and reads their number alone."""
+
+    def __init__(self):
+        self.table = nnx.Param(jax.random.normal(jax.random.key(0), (TOKENS, WIDTH)))
+
+    def __call__(self, ids):
+        return jnp.broadcast_to(self.table[...], (*ids.shape, WIDTH))
+
+
+class Placed(nnx.Module):
+    def __init__(self):
+        self.table, self.places = nnx.Embed(VOCAB, WIDTH, rngs=nnx.Rngs(0)), Places()
+
+    def __call__(self, ids):
+        return self.places(ids) + self.table(ids) * (jnp.arange(TOKENS) < 5)[:, None]
+
+
+def test_a_module_that_reads_the_number_of_ids_proves_nothing_of_them():
+    assert "input 0: positions 5-6" in said(Placed(), (IDS,), lambda model, ids: model(ids))
+
+
 @pytest.mark.parametrize("cut", [50, 143])
 def test_many_positions_are_tried_in_blocks(cut):
     table, ids = jnp.asarray(np.random.default_rng(1).standard_normal((VOCAB, WIDTH)), jnp.float32), jf.probe(VOCAB, 4, 200)[0]
