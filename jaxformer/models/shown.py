@@ -5,7 +5,7 @@ from typing import Any
 from flax import nnx
 
 from jaxformer.config.shown import as_table
-from jaxformer.parity.report.html_elements import tag, together
+from jaxformer.io.html_elements import tag, together
 from jaxformer.pytree import count_parameters, named_weights
 
 

@@ -4,8 +4,8 @@ import base64
 from collections.abc import Mapping
 from itertools import takewhile
 
+from jaxformer.io.html_elements import Markup, code, legend, scrolling, section, tag
 from jaxformer.parity.report.html import head
-from jaxformer.parity.report.html_elements import Markup, code, legend, scrolling, section, tag
 from jaxformer.parity.report.overlay import Curve, overlay
 from jaxformer.plots.losses import WORDS
 from jaxformer.plots.run_report import RunReport, Sample

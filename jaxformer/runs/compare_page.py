@@ -1,7 +1,7 @@
 """HTML page of two watched runs: losses and series of both in one plot each, with the first step of divergence."""
 
+from jaxformer.io.html_elements import Markup, code, legend, scrolling, section, tag
 from jaxformer.parity.report.html import head
-from jaxformer.parity.report.html_elements import Markup, code, legend, scrolling, section, tag
 from jaxformer.parity.report.overlay import Curve, overlay
 from jaxformer.runs.compared import GROWTH, ROUNDING, Comparison
 from jaxformer.runs.watched import quantity

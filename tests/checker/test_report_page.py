@@ -13,8 +13,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
+from jaxformer.io.html_elements import Markup, tag
 from jaxformer.parity.report.charts import LogAxis
-from jaxformer.parity.report.html_elements import Markup, tag
 from tests.browser import asked
 from tests.reports import EPSILON, REPORTS, different, equal, infinite, trained
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from jaxformer.io.html_elements import Markup, code, tag, together
 from jaxformer.parity.report.data import Module, Step
-from jaxformer.parity.report.html_elements import Markup, code, tag, together
 from jaxformer.parity.report.text import figure, rank
 
 LEFT, RIGHT = 52.0, 14.0

@@ -4,8 +4,8 @@ import base64
 import hashlib
 from importlib import resources
 
+from jaxformer.io.html_elements import Markup, code, scrolling, section, tag, together
 from jaxformer.parity.report.data import Finding, Group, ReportData
-from jaxformer.parity.report.html_elements import Markup, code, scrolling, section, tag, together
 from jaxformer.parity.report.html_parts import (
     error_over_depth,
     error_over_position,

@@ -2,10 +2,10 @@
 
 import math
 
+from jaxformer.io.html_elements import Markup, breakable, code, legend, scrolling, section, tag, together
 from jaxformer.parity.numerics.metrics import TOLERANCES, Error
 from jaxformer.parity.report.charts import depth, heat_strips, position_words, positions, training_curves
 from jaxformer.parity.report.data import Module, ReportData, Step
-from jaxformer.parity.report.html_elements import Markup, breakable, code, legend, scrolling, section, tag, together
 from jaxformer.parity.report.text import count, figure, rank, worst_step
 
 

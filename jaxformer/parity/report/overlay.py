@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
+from jaxformer.io.html_elements import Markup, tag, together
 from jaxformer.parity.report.charts import HEIGHT, LEFT, RIGHT, WIDTH, LinearAxis, LogAxis, curve, number, svg
-from jaxformer.parity.report.html_elements import Markup, tag, together
 
 MOST_POINTS = 240
 """Maximum number of points of a curve; of longer series, points at even distances are drawn."""
