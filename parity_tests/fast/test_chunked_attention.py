@@ -80,6 +80,19 @@ def test_a_batch_that_does_not_divide_is_taken_one_by_one(monkeypatch, at_once):
     check_float64("values", ours.attention(q, k, v), whole)
 
 
+def test_gradients_in_bfloat16_keep_their_digits_where_rows_see_one_key_alone(monkeypatch):
+    q, k, v, cotangent = (jnp.asarray(noise(1, 48, N, H, seed=seed), jnp.bfloat16) for seed in range(4))
+
+    def gradients(most):
+        monkeypatch.setattr(chunked_attention, "MOST_SCORES", most)
+        monkeypatch.setattr(chunked_attention, "AT_ONCE", most)
+        program = jax.grad(lambda *qkv: (ours.attention(*qkv) * cotangent).astype(jnp.float32).sum(), (0, 1, 2))
+        return [np.asarray(each, np.float32) for each in program(100 * q, k, v)]
+
+    for chunked, plain in zip(gradients(48 * 48), gradients(2**40), strict=True):
+        assert np.linalg.norm(chunked - plain) <= 0.02 * np.linalg.norm(plain)
+
+
 @pytest.mark.usefixtures("few")
 def test_other_platforms_attend_at_once():
     traced = jax.jit(ours.attention).trace(*map(jnp.asarray, (Q, KEYS, VALUES)))

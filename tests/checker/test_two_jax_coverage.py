@@ -95,6 +95,12 @@ def test_many_positions_are_tried_in_blocks(cut):
     assert "input 0: positions 9-199 of row 2" in told
 
 
+def test_every_other_of_many_positions():
+    table, ids = jnp.asarray(np.random.default_rng(1).standard_normal((VOCAB, WIDTH)), jnp.float32), jf.probe(VOCAB, 4, 130)[0]
+    (told,) = said({"table": table}, (ids,), lambda p, ids: p["table"][ids][:, ::2])
+    assert told == "input 0: 65 positions"
+
+
 def test_floats(model):
     told = said({"w": jnp.eye(WIDTH)}, (FEATURES,), lambda p, x: (x @ p["w"])[:, 2:])
     assert told == ("input 0: positions 0-1",)

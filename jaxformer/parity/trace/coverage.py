@@ -1,7 +1,7 @@
 """Coverage of a run: parameters, positions and masks that its output does not depend on."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -108,22 +108,26 @@ def covered_alone(base: Baseline, i: int, positions: np.ndarray, axis: int, inde
     """Return the mask of the positions that change the output when each column (`axis` 1) or row (`axis` 0) is changed alone;
     row by row if rows are independent.
 
-    More than BLOCKS columns are changed in blocks, and one by one in a block beside one without effect.
+    More than BLOCKS columns are changed in blocks of neighbours, and in blocks of every so many; a position in a block of
+    either kind without effect is not covered, and those beside one are tried one by one. A single one among others is missed.
     """
     numbers = np.flatnonzero(positions.any(1 - axis))
 
-    def tried(some: Sequence[int] | np.ndarray) -> np.ndarray:
+    def tried(some: Any) -> np.ndarray:
         entries = positions & np.isin(np.indices(positions.shape)[axis], some)
         rows = base.changed_rows(changed(base, i, entries))
         return entries & (rows[:, None] if independent else rows.any())
 
-    blocks = np.array_split(numbers, max(1, min(len(numbers), BLOCKS)))
-    found = [tried(block) for block in blocks]
-    without = [bool((positions & ~effect).take(block, axis).any()) for block, effect in zip(blocks, found, strict=True)]
-    for n, block in enumerate(blocks):
-        if len(block) > 1 and found[n].any() and any(without[max(n - 1, 0) : n + 2]):
+    if len(numbers) <= BLOCKS:
+        return np.logical_or.reduce([np.zeros_like(positions), *(tried([number]) for number in numbers)])
+    neighbours = np.array_split(numbers, BLOCKS)
+    found = [tried(block) for block in neighbours]
+    without = [bool((positions & ~effect).take(block, axis).any()) for block, effect in zip(neighbours, found, strict=True)]
+    for n, block in enumerate(neighbours):
+        if found[n].any() and any(without[max(n - 1, 0) : n + 2]):
             found[n] = np.logical_or.reduce([tried([number]) for number in block])
-    return np.logical_or.reduce(found)
+    spread_out = [tried(numbers[n::BLOCKS]) for n in range(BLOCKS)]
+    return np.logical_or.reduce(found) & np.logical_or.reduce(spread_out)
 
 
 def rows_independent(base: Baseline, i: int) -> bool:
