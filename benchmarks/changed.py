@@ -12,6 +12,7 @@ import contextlib
 import io
 import sys
 import tempfile
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -40,6 +41,9 @@ KEPT |= {"return_dict", "transformers_version", "vocab_size", "num_labels", "tor
 ROPES = (YARN, LLAMA3, LINEAR, DYNAMIC, {"rope_type": "default", "rope_theta": 30.0})
 ODD = ("mish", "sigmoid", "gelu_10", "relu6", "linear")
 """Activations of transformers that jaxformer has not."""
+
+
+OURS = Path(jf.__file__).parent
 
 
 class Found(NamedTuple):
@@ -71,11 +75,18 @@ def other_value(name: str, value: Any, rng: np.random.Generator) -> Any:
 
 
 def change(name: str, rng: np.random.Generator) -> dict[str, Any]:
-    """Return one or two keys of a case's configuration with other values."""
+    """Return one or two keys of a case's configuration with other values; a description that lies within it is whole."""
     described = getattr(transformers, CASES[name][0]).config_class(**CASES[name][1]).to_dict()
-    keys = sorted(key for key, value in described.items() if key not in KEPT and value not in ({}, []))
-    chosen = rng.choice(keys, size=int(rng.integers(1, 3)), replace=False)
-    return {str(key): other_value(str(key), described[key], rng) for key in chosen}
+    within = {key: value for key, value in described.items() if key.endswith("_config") and isinstance(value, dict)}
+    values = {(key,): value for key, value in described.items() if key not in within}
+    values |= {(part, key): value for part, its in within.items() for key, value in its.items()}
+    keys = sorted(key for key, value in values.items() if key[-1] not in KEPT and value not in ({}, []))
+    changes: dict[str, Any] = {}
+    for i in rng.choice(len(keys), size=int(rng.integers(1, 3)), replace=False):
+        *part, key = keys[i]
+        place = changes.setdefault(part[0], dict(within[part[0]])) if part else changes
+        place[key] = other_value(key, values[keys[i]], rng)
+    return changes
 
 
 def judge(name: str, changes: Mapping[str, Any], folder: Path) -> Found:
@@ -88,7 +99,8 @@ def judge(name: str, changes: Mapping[str, Any], folder: Path) -> Found:
     except JaxformerError as error:
         return Found("refused", str(error).partition(": ")[2])
     except Exception as error:  # transformers takes few values, and says so in many ways
-        return Found("no model", f"{type(error).__name__}: {error}")
+        ours = any(Path(frame.filename).is_relative_to(OURS) for frame in traceback.extract_tb(error.__traceback__))
+        return Found("wrong" if ours else "no model", f"{type(error).__name__}: {error}")
     return compared(case, reference)
 
 

@@ -10,6 +10,7 @@ from jaxformer.checkpoints.texts import GENERATION, of_search, said_in, unread
 from jaxformer.config.spectrogram import SpectrogramConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.runs.folder import CONFIG
+from jaxformer.validation.fields import check_kind
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 """transformers' settings of features: a file of their own, or, as version 5 writes a processor, a part of another file."""
@@ -26,6 +27,8 @@ READ = """alignment_heads begin_suppress_tokens forced_decoder_ids is_multilingu
 max_initial_timestamp_index no_timestamps_token_id prev_sot_token_id prompt_condition_type return_timestamps suppress_tokens
 task task_to_id"""
 """Settings of generation that are read here, or change no token."""
+IGNORED = {"bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "max_new_tokens", "min_length"}
+"""Settings that texts follow, and transcripts do not."""
 FALLBACKS = ("compression_ratio_threshold", "condition_on_prev_tokens", "logprob_threshold", "no_speech_threshold")
 """Settings by which transformers writes a window again, skips it, or reads what was written before; they are refused."""
 
@@ -87,6 +90,7 @@ class Speech:
 
 def _token(name: str, chosen: str, tokens: Mapping[str, int]) -> int:
     """Return the token of a language's code, or of a task; InputError names those that there are."""
+    check_kind(name, chosen, str, "a text")
     if not tokens:
         raise InputError(f"{name} = {chosen!r:.40} cannot be chosen: this model has one {name}; leave it out")
     if chosen not in tokens:
@@ -119,7 +123,8 @@ def read_speech(folder: Path) -> Speech:
     if odd := next((name for name in FALLBACKS if found.get(name)), None):
         raise CheckpointError(f"{folder}: {odd} = {found[odd]!r:.40} of its {GENERATION} is not supported; take it out")
     try:
-        if left := unread(settings, found, dict.fromkeys(READ.split())):
+        ignored = {name: settings[name] for name in settings if name in IGNORED}
+        if left := unread(settings, found, dict.fromkeys(READ.split())) | ignored:
             listed = ", ".join(f"{name} = {value!r:.40}" for name, value in left.items())
             warnings.warn(f"{folder}: {listed} of its {GENERATION}: not read here, so transcripts may differ", stacklevel=3)
         return _speech(found)

@@ -107,6 +107,7 @@ class Transcriber:
 
     def _timed(self, timestamps: bool | None, long: bool) -> bool:
         """Return whether timestamps are written; InputError if the model has none, or if long audio lacks them."""
+        check_kind("timestamps", timestamps, (bool, type(None)), "True, False or None")
         if timestamps is False and long:
             raise InputError(
                 f"audio of more than {self.spectrogram.seconds} s needs timestamps, which say where a window begins; give "
@@ -162,6 +163,8 @@ class Transcriber:
         return self.tokenizer.decode(tokens[known])
 
 
+LOUDEST = 16.0
+"""Largest sample that may be one of floats within +-1, which resampling and filters go beyond a little."""
 Part = tuple[int, int, np.ndarray]
 """Times of a segment's begin and end, in tokens of the source from the window's begin, and its ids."""
 
@@ -200,6 +203,8 @@ def check_audio(audio: Any, sampling_rate: Any, config: SpectrogramConfig) -> np
         raise InputError("audio is empty; give at least one sample")
     if (bad := np.flatnonzero(~np.isfinite(waveform))).size:
         raise InputError(f"audio[{bad[0]}] = {waveform[bad[0]]}; give finite samples")
+    if (most := np.abs(waveform).max()) > LOUDEST:
+        raise InputError(f"audio has samples up to {most:.3g}; give floats within +-1 (of 16 bits, divide by 32768)")
     return waveform
 
 

@@ -19,7 +19,7 @@ def check_images(images: Any, config: VisionEncoderConfig) -> None:
             "(preprocessor_config.json)"
         )
     shape, wanted = tuple(images.shape), (config.channels, *config.image_size)
-    if len(shape) == 1 + len(wanted) and shape[1:] == wanted:
+    if len(shape) == 1 + len(wanted) and shape[1:] == wanted and shape[0]:
         return
     raise InputError(f"images: shape {shape}; give (batch, {', '.join(map(str, wanted))}){_remedy(shape, wanted)}")
 

@@ -80,6 +80,7 @@ def test_a_command_writes_what_the_transcriber_does(folder, transcriber, tmp_pat
         ((np.stack([SECOND] * 2), 16000), r"audio has shape \(2, 16000\); give one channel, as the mean of several"),
         ((np.append(SECOND[:2], np.nan), 16000), r"audio\[2\] = nan; give finite samples"),
         (((SECOND * 999).astype(np.int16), 16000), "audio is int16; give floats within"),
+        ((SECOND * 32768, 16000), r"audio has samples up to 3.28e\+04; give floats within"),
     ],
 )
 def test_audio_that_cannot_be_read(transcriber, given, said):
@@ -92,6 +93,8 @@ def test_audio_that_cannot_be_read(transcriber, given, said):
     [
         ({"language": "xx"}, "language = 'xx' is none of this model's; give one of en, de"),
         ({"task": "translate"}, "task = 'translate' is none of this model's; give one of transcribe"),
+        ({"task": ["transcribe"]}, "task is a list; give a text"),
+        ({"timestamps": "yes"}, "timestamps = 'yes' is a str; give True, False or None"),
         ({"n_tokens": 21}, "n_tokens = 21 is more than the 20 tokens that can be generated at once"),
     ],
 )
@@ -134,6 +137,14 @@ def test_folders_that_are_refused(folder, tmp_path, file, change, kind, said):
     else:
         (place / file).write_text(json.dumps(json.loads((place / file).read_text()) | change))
     with pytest.raises(kind, match=said):
+        load_transcriber(place)
+
+
+@pytest.mark.parametrize("setting", [{"bad_words_ids": [[47]]}, {"max_new_tokens": 4}, {"forced_eos_token_id": 3}])
+def test_settings_that_transcripts_do_not_follow_are_named(folder, tmp_path, setting):
+    place = Path(shutil.copytree(folder, tmp_path / "other"))
+    (place / "generation_config.json").write_text(json.dumps(SAID | setting))
+    with pytest.warns(UserWarning, match=f"{next(iter(setting))} = .* not read here, so transcripts may differ"):
         load_transcriber(place)
 
 

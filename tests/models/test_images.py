@@ -34,6 +34,7 @@ DISTILLED = replace(GOOD, distillation_token=True, head="distilled_image_classif
 BAD_IMAGES = {
     "channels last": (np.zeros((B, 10, 16, 2), np.float32), "channels first: images.transpose(0, 3, 1, 2)"),
     "width before height": (np.zeros((B, 2, 16, 10), np.float32), "height before width: images.swapaxes(2, 3)"),
+    "no image": (np.zeros((0, 2, 10, 16), np.float32), "images: shape (0, 2, 10, 16); give (batch, 2, 10, 16)"),
     "one image": (np.zeros((2, 10, 16), np.float32), "(2, 10, 16); give (batch, 2, 10, 16): images[None]"),
     "another size": (np.zeros((B, 2, 20, 20), np.float32), "jaxformer.with_image_size(model, (20, 20))"),
     "other channels": (np.zeros((B, 3, 10, 16), np.float32), "images: shape (5, 3, 10, 16); give (batch, 2, 10, 16)"),
