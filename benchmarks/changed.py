@@ -93,14 +93,17 @@ def judge(name: str, changes: Mapping[str, Any], folder: Path) -> Found:
     """Write and load a case with changed keys, and compare the two models."""
     try:
         case = make_case(name, folder, changes)
-        theirs = in_float64(case)
-        with torch_float64(), torch.no_grad():
-            reference = call_torch(theirs).numpy()
     except JaxformerError as error:
         return Found("refused", str(error).partition(": ")[2])
     except Exception as error:  # transformers takes few values, and says so in many ways
         ours = any(Path(frame.filename).is_relative_to(OURS) for frame in traceback.extract_tb(error.__traceback__))
         return Found("wrong" if ours else "no model", f"{type(error).__name__}: {error}")
+    try:
+        theirs = in_float64(case)
+        with torch_float64(), torch.no_grad():
+            reference = call_torch(theirs).numpy()
+    except Exception as error:
+        return Found("no model", f"{type(error).__name__}: {error}")
     return compared(case, reference)
 
 
