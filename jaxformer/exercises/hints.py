@@ -36,7 +36,7 @@ def after(report: Report, name: str) -> str:
 def place_of(module: Module) -> str:
     """Describe the first module that differs, with its line in the port."""
     name = "the code around the modules" if module.jax == "(call)" else module.name
-    return f"the first module that differs is {name}" + (f" ({module.source})" if module.source else "")
+    return f"the first module that differs is {name}" + (f" ({module.source}), or what runs before it" if module.source else "")
 
 
 def cause_of(report: Report) -> str:

@@ -237,3 +237,24 @@ def test_layers_in_another_order_are_named():
     assert (
         "the reference goes on with layers.0; the port goes on with layers.2, which the reference runs later" in report.verdict
     )
+
+
+class Fresher(nnx.Module):
+    """Layers with norms that are alike."""
+
+    def __init__(self, *, backwards=False):
+        self.backwards = backwards
+        layers = [(nnx.LayerNorm(WIDTH, rngs=nnx.Rngs(i)), nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(i))) for i in range(3)]
+        self.blocks = nnx.List([nnx.Dict(norm=norm, up=up) for norm, up in layers])
+
+    def __call__(self, x):
+        for block in self.blocks[::-1] if self.backwards else self.blocks:
+            x = x + block.up(block.norm(x))
+        return x
+
+
+def test_fresh_norms_go_with_the_layers_beside_them():
+    old, new = Fresher(), Fresher(backwards=True)
+    for mine, its in zip(new.blocks, old.blocks[::-1], strict=True):
+        nnx.update(mine, nnx.state(nnx.clone(its)))
+    assert jf.compare(old, new, (X,), **QUICK).exit_code == 0

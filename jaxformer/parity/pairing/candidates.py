@@ -1,8 +1,7 @@
 """Matching of JAX tensors with torch tensors by the values that both sides hold.
 
-The JAX tree holds torch's weights, converted by the author's own code. Axes may be in any order, split or merged; a leading
-axis may stack layers; a JAX tensor may be a part of a torch tensor that packs several. Every pair of tensors with bitwise equal
-values is a candidate. Candidates are ranked by their evidence, the surest first:
+The JAX tree holds torch's weights, converted by the author's own code. Axes may be in any order, split or merged; an axis may
+stack layers; a tensor may be a part of one that packs several. Pairs of bitwise equal tensors are ranked, the surest first:
 
     a rule             the pair is given at the start
     alone              only one tensor of each side has these values
@@ -11,8 +10,7 @@ values is a candidate. Candidates are ranked by their evidence, the surest first
     order of axes      one of these, where several orders of axes give the same values: names tell it
     shape and name     the values differ: see `placement`
 
-`resolve` accepts the candidates of the surest rank that has any and starts again, until no rank has one. Tensors that stay open
-are listed, not guessed.
+`resolve` accepts those of the surest rank that has any, again and again. Tensors that stay open are listed, not guessed.
 """
 
 from collections import Counter, defaultdict
@@ -27,7 +25,7 @@ from jaxformer.convert.layouts import Fingerprint, find_layout, fingerprint, of_
 from jaxformer.convert.rules import WHOLE, Join, Layout, Part, Rule
 from jaxformer.parity.pairing.names import ModuleMap, nearest_pairs
 from jaxformer.parity.pairing.rules import parts_of, torch_names
-from jaxformer.parity.trace.call_sites import ancestors, last, parent
+from jaxformer.parity.trace.call_sites import ancestors, below, last, parent
 
 PACKED = (3, 2)
 """Numbers of equal parts that a torch tensor may pack: queries, keys and values, or keys and values."""
@@ -121,12 +119,20 @@ class Assignment:
         for _, ours, theirs in groups:
             other = {one.name: one for one in theirs}
             of_one_name = ((mine, other.get(mine.name.removeprefix("params."))) for mine in ours if mine.layer is None)
-            yield from ((mine, found) for mine, found in of_one_name if found)
+            yield from ((mine, found) for mine, found in of_one_name if found and self._is_beside_its_own(found.name))
         for known, ours, theirs in groups:
             for mine, other in self._of_one_kind(ours, theirs) if known.constant else [(ours, theirs)]:
                 by_label, by_name = ({one.label: one for one in mine}, {one.name: one for one in other})
                 pairs = nearest_pairs(list(by_label), list(by_name), modules)
                 yield from ((by_label[a], by_name[b]) for a, b in pairs if not known.constant or len(mine) == len(other))
+
+    def _is_beside_its_own(self, name: str) -> bool:
+        """True if no tensor around it is paired, or one is with a tensor of torch's module of that path."""
+        for path in filter(None, ancestors(name)):
+            theirs = [other.name for mine, (other, _) in self.pairs.items() if below(mine.name.removeprefix("params."), path)]
+            if theirs:
+                return any(below(it, path) for it in theirs)
+        return True
 
     def _of_one_kind(self, ours: list[JaxPiece], theirs: list[TorchPiece]) -> Iterator[tuple[list[JaxPiece], list[TorchPiece]]]:
         """Split tensors of one constant number by shape, and by the sizes of the tensors beside them if both sides then have
