@@ -62,15 +62,7 @@ def attend_in_chunks(
     together = fewest_parts(kv_heads, scores // sequences)
     plain = all(it is None for it in (mask, bias, rng, scoring.softcap, scoring.sinks))
 
-    @jax.custom_jvp
-    def by_keys(q, k, v, mask, bias, rng):
-        return attend_by_keys(q, k, v, scoring.scale)
-
-    @by_keys.defjvp
-    def gradient(primals, tangents):  # that of `attend`, whose softmax keeps the digits of rows that see one key alone
-        return by_keys(*primals), jax.jvp(attend, primals, tangents)[1]
-
-    part = jax.checkpoint(by_keys if plain else attend, prevent_cse=False)
+    part = jax.checkpoint(by_keys(attend, scoring.scale) if plain else attend, prevent_cse=False)
     in_chunks = attend
     if causal and mask is not None and BLOCKS <= queries == keys and scores >= LEAST_SCORES and traced_for() is None:
         in_chunks = part = in_blocks(part, queries)
@@ -79,6 +71,20 @@ def attend_in_chunks(
     if in_chunks is attend:
         return attend(q, k, v, mask, bias, rng)
     return jax.lax.platform_dependent(q, k, v, mask, bias, rng, cpu=in_chunks, default=attend)
+
+
+def by_keys(attend: Attend, scale: float | None) -> Attend:
+    """Return `attend_by_keys` with the gradient of `attend`, whose softmax keeps the digits of rows that see one key alone."""
+
+    @jax.custom_jvp
+    def attended(q, k, v, mask, bias, rng):
+        return attend_by_keys(q, k, v, scale)
+
+    @attended.defjvp
+    def gradient(primals, tangents):
+        return attended(*primals), jax.jvp(attend, primals, tangents)[1]
+
+    return attended
 
 
 def attend_by_keys(
