@@ -166,8 +166,7 @@ class BlockConfig(RotaryConfig, ExpertsConfig):
     shared_layers: bool = False
     """One block for all layers: they share its parameters (ALBERT, Lan et al. 2020)."""
     layers: Layers = "auto"
-    """Execution of a stack. unrolled: fast on CPU; rolled: compile time does not grow with depth; auto: by platform and
-    depth."""
+    """Execution of a stack. unrolled: fast; rolled: compile time does not grow with depth; auto: by depth."""
     remat: bool = False
     """Rematerialization: recompute each block in the backward pass instead of storing its activations."""
     remat_policy: RematPolicy = "nothing"

@@ -12,7 +12,6 @@ from jaxformer.nn.embeddings import InputEmbedding
 from jaxformer.nn.feedforward import ACTIVATIONS
 from jaxformer.nn.heads import make_head
 from jaxformer.nn.linear import Linear
-from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
 from jaxformer.validation.arrays import Tokens, as_array, check_ids
@@ -75,7 +74,7 @@ class Encoder(Shown):
         """
         embed_key, stack_key = split_key(key, 2)
         x = self._embed(tokens, mask, token_types, positions, embed_key)
-        return self.norm(self.stack(x, self._seen(x, mask), key=stack_key, bias=bias, positions=positions))
+        return self.norm(self.stack(x, mask, key=stack_key, bias=bias, positions=positions))
 
     def pool(self, states: Float[Array, "B T D"]) -> Float[Array, "B D"]:
         """Apply a linear layer and the pooler's activation, tanh in BERT, to the first token's state."""
@@ -94,7 +93,7 @@ class Encoder(Shown):
     ) -> Float[Array, "L B N T T"]:
         """Return the attention weights of every layer, for plotting."""
         x = self._embed(tokens, mask, token_types, positions, None)
-        return self.stack.weights(x, self._seen(x, mask), bias=bias, positions=positions).own
+        return self.stack.weights(x, mask, bias=bias, positions=positions).own
 
     def hidden_states(
         self,
@@ -107,12 +106,8 @@ class Encoder(Shown):
     ) -> Float[Array, "_ B T D"]:
         """Return the embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
         x = self._embed(tokens, mask, token_types, positions, None)
-        states = self.stack.hidden_states(x, self._seen(x, mask), bias=bias, positions=positions)
+        states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
         return jnp.concatenate([states[:-1], self.norm(states[-1:])])
-
-    def _seen(self, x: Array, mask: Array | None) -> Array | None:
-        """Return the mask, with later tokens hidden if the encoder is causal."""
-        return combine(mask, causal_mask(x.shape[1])) if self.config.causal else mask
 
     def _embed(
         self,

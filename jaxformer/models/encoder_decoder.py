@@ -227,7 +227,7 @@ class EncoderDecoder(Shown):
         cross: MaskAndBias,
         key: PRNGKeyArray | None,
     ) -> tuple[Array, Array | None]:
-        """Return the embedded target, and its mask: `mask` combined with the causal mask."""
+        """Return the embedded target, and its mask: `mask`, with a cache combined with the causal mask."""
         config = self.config
         target = check_ids(target, config.vocab_size, config.context, name="target")
         batch, n_tokens = target.shape
@@ -241,4 +241,4 @@ class EncoderDecoder(Shown):
         check_scored((batch, config.decoder.n_heads, n_tokens, read), *cross, name="memory ")
         positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
         x = self.embed(jnp.asarray(target), positions, key=key)
-        return x, combine(causal_mask(n_tokens, keys, start), own[0])
+        return x, own[0] if cache is None else combine(causal_mask(n_tokens, keys, start), own[0])

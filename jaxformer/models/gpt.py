@@ -129,7 +129,7 @@ class GPT(Shown):
         positions: Array | None,
         key: PRNGKeyArray | None,
     ) -> tuple[Array, Array | None]:
-        """Return the embedded tokens, and their mask: `mask` combined with the causal mask."""
+        """Return the embedded tokens, and their mask: `mask`, with a cache combined with the causal mask."""
         tokens = check_ids(tokens, self.config.vocab_size, self.config.context)
         batch, n_tokens = tokens.shape
         check_room(cache, n_tokens, self.config.context)
@@ -139,4 +139,4 @@ class GPT(Shown):
         if positions is None:
             positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
         x = self.embed(jnp.asarray(tokens), positions, key=key)
-        return x, combine(causal_mask(n_tokens, keys, start), mask)
+        return x, mask if cache is None else combine(causal_mask(n_tokens, keys, start), mask)

@@ -10,11 +10,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.errors import ConfigError
 from jaxformer.nn.cache import KeysValues, LayerCache, fold_heads, unfold_heads
-from jaxformer.nn.chunked_attention import attend_in_chunks
+from jaxformer.nn.chunked_attention import chunked
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.feedforward import clamp
+from jaxformer.nn.fused_attention import fused
 from jaxformer.nn.linear import Linear
-from jaxformer.nn.masks import combine, window_mask
+from jaxformer.nn.masks import causal_mask, combine, window_mask
 from jaxformer.nn.norms import PlainNorm, ScaledNorm, head_norm
 from jaxformer.nn.precision import wide_dtype
 from jaxformer.nn.rotary import make_rotary, rotate
@@ -65,14 +66,18 @@ def attention_weights(
     mask: Bool[Array, "_ _ _ _"] | None = None,
     bias: Float[Array, "_ _ _ _"] | None = None,
     scoring: Scoring = USUAL_SCORING,
+    *,
+    causal: bool = False,
 ) -> Float[Array, "B N T S"]:
     """softmax(q k^T / sqrt(H) + bias) in float32 or wider; each group of N / K consecutive heads shares a key head.
 
-    A key with a bias of -inf is masked.
+    A key with a bias of -inf is masked, and with `causal` every later key: the queries are the last T of the S tokens.
     """
     batch, queries, heads, width = q.shape
     kv_heads, keys = k.shape[2], k.shape[1]
     check_scored((batch, heads, queries, keys), mask, bias)
+    if causal:
+        mask = combine(causal_mask(queries, keys, keys - queries), mask)
     q, wide = q * (width**-0.5 if scoring.scale is None else scoring.scale), wide_dtype(q.dtype)
     if queries == 1:  # decoding: the cache is read in its own layout; elsewhere folding costs a small model a third of a step
         grouped = fold_heads(q).reshape(batch * kv_heads, -1, width)
@@ -112,13 +117,21 @@ def attention(
 ) -> Float[Array, "B T N H"]:
     """Attend to the values: their average by the attention weights, which are dropped out if an rng is given.
 
-    `causal` says that the mask hides every later key, of which no score is computed then where that saves time.
+    With `causal`, later keys are hidden too; where that saves time, no score is computed for them.
     """
+    rng = rng if dropout_rate else None
+    plain = all(it is None for it in (mask, bias, rng, scoring.softcap, scoring.sinks))
 
     def attend(q, k, v, mask, bias, rng):
-        return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring), dropout_rate, rng), v)
+        return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring, causal=causal), dropout_rate, rng), v)
 
-    return attend_in_chunks(attend, q, k, v, mask, bias, rng, scoring, causal=causal)
+    ways = {
+        "cpu": chunked(attend, q, k, plain=plain, scale=scoring.scale, causal=causal),
+        "cuda": fused(q, k, scoring.scale, causal=causal) if plain else None,
+    }
+    ways = {platform: way for platform, way in ways.items() if way is not None}
+    given = q, k, v, mask, bias, rng
+    return jax.lax.platform_dependent(*given, **ways, default=attend) if ways else attend(*given)
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
@@ -165,7 +178,7 @@ class MultiHeadAttention(nnx.Module):
     """Multi-head attention: project to heads, attend, project back. Keys and values come from x itself, or from a memory.
 
     `kdim` and `vdim` are the widths of the sources of keys and values, as in torch.nn.MultiheadAttention. None: d_model.
-    With `causal`, its masks hide later tokens.
+    With `causal`, later tokens are hidden, but for those of a cache, whose mask hides them.
     """
 
     def __init__(
@@ -229,7 +242,7 @@ class MultiHeadAttention(nnx.Module):
     ) -> Float[Array, "B N T S"]:
         """Return the attention weights, for plotting."""
         read, _ = self._attended(x, None, memory, mask, place)
-        return attention_weights(read.q, read.k, read.mask, bias, self._scoring())
+        return attention_weights(read.q, read.k, read.mask, bias, self._scoring(), causal=self.causal and memory is None)
 
     def __call__(
         self,

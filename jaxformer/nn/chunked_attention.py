@@ -37,40 +37,28 @@ HEADS = {"q": 2, "k": 2, "v": 2, "mask": 1, "bias": 1}
 """Axis of the sequences (SEQUENCES) and of the heads (HEADS) in each argument of Attend."""
 
 
-def attend_in_chunks(
-    attend: Attend,
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K H"],
-    mask: Array | None,
-    bias: Array | None,
-    rng: PRNGKeyArray | None,
-    scoring: Any,
-    *,
-    causal: bool = False,
-) -> Float[Array, "B T N H"]:
-    """Call `attend(q, k, v, mask, bias, rng)`; on a CPU, chunk by chunk where there are many scores, with a PRNG key per chunk.
+def chunked(
+    attend: Attend, q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], *, plain: bool, scale: float | None, causal: bool
+) -> Attend | None:
+    """Return an `attend` that works chunk by chunk, with a PRNG key per chunk; None where there are few scores.
 
-    Chunks without a mask, bias or dropout, whose `scoring` is a scale alone, are attended to by keys. `causal` says that the
-    mask hides every later key. A program that is exported for symbolic sizes attends at once.
+    If `plain`, softmax(scale q k^T) is all that `attend` computes, without a mask but a `causal` one: without that, chunks are
+    attended to by keys. A program that is exported for symbolic sizes attends at once.
     """
     (batch, queries, heads, _), (_, keys, kv_heads, _) = q.shape, k.shape
     if not all(isinstance(size, int) for size in (batch, queries, keys)):
-        return attend(q, k, v, mask, bias, rng)
+        return None
     scores = batch * heads * queries * keys
     sequences = fewest_parts(batch, scores)
     together = fewest_parts(kv_heads, scores // sequences)
-    plain = all(it is None for it in (mask, bias, rng, scoring.softcap, scoring.sinks))
 
-    part = jax.checkpoint(by_keys(attend, scoring.scale) if plain else attend, prevent_cse=False)
-    in_chunks = attend
-    if causal and mask is not None and BLOCKS <= queries == keys and scores >= LEAST_SCORES and traced_for() is None:
+    part = jax.checkpoint(by_keys(attend, scale) if plain and not causal else attend, prevent_cse=False)
+    in_chunks = None
+    if causal and BLOCKS <= queries == keys and scores >= LEAST_SCORES and traced_for() is None:
         in_chunks = part = in_blocks(part, queries)
     if scores > MOST_SCORES and sequences * together > 1:
         in_chunks = along(SEQUENCES, sequences, along(HEADS, together, part))
-    if in_chunks is attend:
-        return attend(q, k, v, mask, bias, rng)
-    return jax.lax.platform_dependent(q, k, v, mask, bias, rng, cpu=in_chunks, default=attend)
+    return in_chunks
 
 
 def by_keys(attend: Attend, scale: float | None) -> Attend:

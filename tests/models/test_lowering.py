@@ -15,11 +15,13 @@ from jaxformer.config.models import GPTConfig
 from jaxformer.config.presets import PRESETS
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.data.tasks import Pairs
+from jaxformer.nn import fused_attention
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss
-from jaxformer.training.step import make_train_steps, train_state, train_step
+from jaxformer.training.step import PRECISIONS, make_train_steps, train_state, train_step
 from parity_tests.support.helpers import usually
+from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures("untyped")
 
@@ -41,10 +43,9 @@ def lowered(traced):
 
 
 def loops_of(programs):
-    """The loops on CPU, and those elsewhere."""
-    loops = {platform: text.count("stablehlo.while") for platform, text in programs.items()}
-    assert loops["cuda"] == loops["tpu"]
-    return loops["cpu"], loops["cuda"]
+    """Number of loops, which is the same on every platform."""
+    (loops,) = {text.count("stablehlo.while") for text in programs.values()}
+    return loops
 
 
 def next_token_loss(model, batch, key):
@@ -72,8 +73,7 @@ def test_a_train_step_has_the_tricks_of_its_platform(name):
     assert barriers["cpu"] > barriers["cuda"] == barriers["tpu"], "the gradient of a weight is transposed by hand on CPU alone"
     copies = {platform for platform, text in programs.items() if 'inlineable = "false"' in text}
     assert copies == {"cpu"}, "what is transposed is copied by itself"
-    on_cpu, elsewhere = loops_of(programs)
-    assert on_cpu < elsewhere if config.n_layers > 1 else on_cpu == elsewhere, "layers are unrolled on CPU alone"
+    assert not loops_of(programs), "layers are unrolled"
 
 
 class CaughtError(Exception):
@@ -113,9 +113,7 @@ def test_decoding_is_lowered_for_every_platform(name, way, monkeypatch):
             partial(jf.translate_beam, model, ids, WRITTEN, **given),
         )
     programs = decoded(monkeypatch, module, names[way == "beam"], calls[way == "beam"])
-    on_cpu, elsewhere = loops_of(programs)
-    encodes = not isinstance(config, GPTConfig) and config.n_layers > 1
-    assert on_cpu < elsewhere if encodes else on_cpu == elsewhere, "an encoder has no cache; what has one is rolled once"
+    assert loops_of(programs) > 1, "tokens, and the layers that fill the cache"
 
 
 def test_a_run_on_an_accelerator_stays_on_it_in_float32_and_reuses_its_state():
@@ -131,3 +129,36 @@ def test_a_run_on_an_accelerator_stays_on_it_in_float32_and_reuses_its_state():
         assert "stablehlo.while" in text, "all steps are one program"
         donated = text.count("jax.buffer_donor") + text.count("tf.aliasing_output")
         assert donated == len(jax.tree.leaves(state)), "the state's memory is used for the next one"
+
+
+KERNEL = "__cudnn$fmhaSoftmax"
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """As on a machine with an Nvidia card that has cuDNN's attention."""
+    kernels = import_module("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(kernels, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(kernels, "check_compute_capability", lambda capability: True)
+    monkeypatch.setattr(fused_attention, "generation", lambda: 9.0)
+
+
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize(
+    ("precision", "switches", "kernels"),
+    [
+        ("bf16", {}, 2),
+        ("float32", {}, 0),
+        ("bf16", {"window": 3}, 0),
+        ("bf16", {"attention_dropout": 0.1}, 0),
+        ("bf16", {"head_dim": 12}, 0),
+        ("bf16", {"attention_softcap": 9.0}, 0),
+    ],
+)
+def test_attention_of_a_step_in_bfloat16_is_a_kernel_of_cudnn(precision, switches, kernels):
+    config = tiny_config(**{"attention_dropout": 0.0, "d_model": 32, "n_heads": 2, "n_layers": 1, "context": 8} | switches)
+    gradient = jax.jit(jax.grad(lambda model, ids: PRECISIONS[precision](next_token_loss)(model, ids, key())[0]))
+    traced = gradient.trace(jf.abstract(config), ShapeDtypeStruct((BATCH, 8), jnp.int32))
+    cpu, cuda = (traced.lower(lowering_platforms=(platform,)).as_text() for platform in ("cpu", "cuda"))
+    assert cuda.count(KERNEL) == kernels, "one forward, one backward"
+    assert KERNEL not in cpu

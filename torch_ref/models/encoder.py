@@ -10,7 +10,6 @@ from torch_ref.models.init import initialise
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.feedforward import ACTIVATIONS
 from torch_ref.nn.heads import make_head
-from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack
 
@@ -60,7 +59,7 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """Return the state of every token of `B T` ids."""
         x = self._embed(tokens, mask, token_types, positions)
-        return self.norm(self.stack(x, self._seen(x, mask), bias=bias, positions=positions))
+        return self.norm(self.stack(x, mask, bias=bias, positions=positions))
 
     def pool(self, states: Tensor) -> Tensor:
         """Apply a linear layer and the pooler's activation, tanh in BERT, to the first token's state."""
@@ -79,7 +78,7 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """Return the attention weights of every layer, for plotting: `L B N T T`."""
         x = self._embed(tokens, mask, token_types, positions)
-        return self.stack.weights(x, self._seen(x, mask), bias=bias, positions=positions).own
+        return self.stack.weights(x, mask, bias=bias, positions=positions).own
 
     def hidden_states(
         self,
@@ -92,12 +91,8 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """Return the embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
         x = self._embed(tokens, mask, token_types, positions)
-        states = self.stack.hidden_states(x, self._seen(x, mask), bias=bias, positions=positions)
+        states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
         return torch.cat([states[:-1], self.norm(states[-1:])])
-
-    def _seen(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
-        """Return the mask, with later tokens hidden if the encoder is causal."""
-        return combine(mask, causal_mask(x.shape[1])) if self.config.causal else mask
 
     def _embed(self, tokens: Tensor, mask: Tensor | None, token_types: Tensor | None, positions: Tensor | None) -> Tensor:
         config = self.config

@@ -204,7 +204,7 @@ class EncoderDecoder(nn.Module):
     def _embed_target(
         self, target: Tensor, cache: KVCache | None, memory: Memory, own: MaskAndBias, cross: MaskAndBias
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the embedded target, and its mask: `mask` combined with the causal mask."""
+        """Return the embedded target, and its mask: `mask`, with a cache combined with the causal mask."""
         config = self.config
         check_tokens(target.numpy(), config.vocab_size, config.context, name="target")
         batch, n_tokens = target.shape
@@ -217,4 +217,4 @@ class EncoderDecoder(nn.Module):
         check_rows(batch, rows)
         check_scored((batch, config.decoder.n_heads, n_tokens, read), *cross, name="memory ")
         x = self.embed(target, (start + torch.arange(n_tokens))[None])
-        return x, combine(causal_mask(n_tokens, keys, start), own[0])
+        return x, own[0] if cache is None else combine(causal_mask(n_tokens, keys, start), own[0])

@@ -111,7 +111,7 @@ class GPT(nn.Module):
     def _embed(
         self, tokens: Tensor, cache: KVCache | None, mask: Tensor | None, positions: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the embedded tokens, and their mask: `mask` combined with the causal mask."""
+        """Return the embedded tokens, and their mask: `mask`, with a cache combined with the causal mask."""
         check_tokens(tokens.numpy(), self.config.vocab_size, self.config.context)
         batch, n_tokens = tokens.shape
         check_room(cache, n_tokens, self.config.context)
@@ -120,4 +120,5 @@ class GPT(nn.Module):
         check_positions(None if positions is None else positions.numpy(), (batch, n_tokens), self.config.context)
         if positions is None:
             positions = (start + torch.arange(n_tokens))[None]
-        return self.embed(tokens, positions), combine(causal_mask(n_tokens, keys, start), mask)
+        seen = mask if cache is None else combine(causal_mask(n_tokens, keys, start), mask)
+        return self.embed(tokens, positions), seen

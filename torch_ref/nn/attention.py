@@ -9,7 +9,7 @@ from jaxformer.config.blocks import BlockConfig
 from jaxformer.errors import ConfigError
 from jaxformer.validation.inputs import check_place, check_scored, check_sources, source_widths
 from torch_ref.nn.cache import KeysValues, LayerCache, fold_heads
-from torch_ref.nn.masks import combine, window_mask
+from torch_ref.nn.masks import causal_mask, combine, window_mask
 from torch_ref.nn.norms import PlainNorm, ScaledNorm, head_norm
 from torch_ref.nn.rotary import make_rotary, rotate
 
@@ -54,13 +54,22 @@ USUAL_SCORING = Scoring()
 
 
 def attention_weights(
-    q: Tensor, k: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, scoring: Scoring = USUAL_SCORING
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    scoring: Scoring = USUAL_SCORING,
+    *,
+    causal: bool = False,
 ) -> Tensor:
     """softmax(q k^T / sqrt(H) + bias), `B N T S`; each group of N / K consecutive heads shares a key head.
 
-    A key with a bias of -inf is masked.
+    A key with a bias of -inf is masked, and with `causal` every later key: the queries are the last T of the S tokens.
     """
-    check_scored((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), mask, bias)
+    queries, keys = q.shape[1], k.shape[1]
+    check_scored((q.shape[0], q.shape[2], queries, keys), mask, bias)
+    if causal:
+        mask = combine(causal_mask(queries, keys, keys - queries), mask)
     k = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
     scale = q.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
     scores = (q.transpose(1, 2) * scale) @ k.permute(0, 2, 3, 1)
@@ -86,9 +95,14 @@ def attention(
     bias: Tensor | None = None,
     dropout: nn.Module = KEEP_ALL,
     scoring: Scoring = USUAL_SCORING,
+    *,
+    causal: bool = False,
 ) -> Tensor:
-    """Attend to the values: their average by the attention weights, `B T N H`; in training mode, `dropout` drops weights."""
-    return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring)), v)
+    """Attend to the values: their average by the attention weights, `B T N H`; in training mode, `dropout` drops weights.
+
+    With `causal`, later keys are hidden too.
+    """
+    return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring, causal=causal)), v)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -135,11 +149,20 @@ class MultiHeadAttention(nn.Module):
     """Multi-head attention: project to heads, attend, project back. Keys and values come from x itself, or from a memory.
 
     `kdim` and `vdim` are the widths of the sources of keys and values, as in torch.nn.MultiheadAttention. None: d_model.
+    With `causal`, later tokens are hidden, but for those of a cache, whose mask hides them.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, kdim: int | None = None, vdim: int | None = None):
+    def __init__(
+        self,
+        config: BlockConfig,
+        *,
+        cross: bool = False,
+        causal: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+    ):
         super().__init__()
-        self.heads, self.kv_heads = config.n_heads, config.kv_heads
+        self.heads, self.kv_heads, self.causal = config.n_heads, config.kv_heads, causal
         self.dropout = nn.Dropout(config.attention_dropout)
         d_model, d_q, d_kv = config.d_model, config.n_heads * config.head_width, config.kv_heads * config.head_width
         self.kdim, self.vdim = source_widths(d_model, cross, kdim, vdim)
@@ -189,7 +212,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Return the attention weights, for plotting."""
         read, _ = self._attended(x, None, memory, mask, place)
-        return attention_weights(read.q, read.k, read.mask, bias, self._scoring())
+        return attention_weights(read.q, read.k, read.mask, bias, self._scoring(), causal=self.causal and memory is None)
 
     def forward(
         self,
@@ -214,8 +237,9 @@ class MultiHeadAttention(nn.Module):
         place: Place = IN_ORDER,
     ) -> tuple[Tensor, LayerCache | None]:
         """Return the output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
+        causal = self.causal and cache is None and memory is None
         read, cache = self._attended(x, cache, memory, mask, place)
-        y = merge_heads(attention(*read, bias, self.dropout, self._scoring()))
+        y = merge_heads(attention(*read, bias, self.dropout, self._scoring(), causal=causal))
         return (y if self.out is None else self.out(y)), cache
 
     def _attended(

@@ -42,7 +42,7 @@ class Block(nn.Module):
     With `parallel_residual`, attention and the feed-forward layer read the same x, and with `shared_norm` the same norm of it.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False):
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
         super().__init__()
         self.pre, self.parallel, self.shared = config.norm_position != "post", config.parallel_residual, config.shared_norm
         self.multiplier = config.residual_multiplier
@@ -52,7 +52,7 @@ class Block(nn.Module):
         )
         self.dropout = nn.Dropout(config.residual_dropout)
         self.attention_norm = make_norm(norm, config)
-        self.attention = MultiHeadAttention(config)
+        self.attention = MultiHeadAttention(config, causal=causal)
         self.attention_output_norm = make_norm(config.norm, config) if behind else None
         self.cross_attention_norm = make_norm(norm if cross else "none", config)
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None

@@ -16,7 +16,8 @@ from torch_ref.nn.positions import RelativeBias
 class Stack(nn.Module):
     """Stack of blocks; `stack[i]` is layer i, and with `shared_layers` the one block.
 
-    With `causal`, its masks will hide later tokens: T5's relative bias then has buckets for the past alone.
+    With `causal`, later tokens are hidden, but for those of a cache, whose mask hides them: T5's relative bias then has buckets
+    for the past alone.
     """
 
     def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
@@ -26,7 +27,7 @@ class Stack(nn.Module):
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
         self.n_layers, self.shared = config.n_layers, config.shared_layers
         held = 1 if config.shared_layers else config.n_layers
-        self.blocks = nn.ModuleList(Block(config, cross=cross) for _ in range(held))
+        self.blocks = nn.ModuleList(Block(config, cross=cross, causal=causal) for _ in range(held))
 
     def __getitem__(self, i: int) -> Block:
         return cast(Block, self.blocks[0 if self.shared else i])

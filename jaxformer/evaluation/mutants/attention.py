@@ -1,7 +1,6 @@
 """Bugs in attention: its projections, its heads, its scores and its masks."""
 
 from collections.abc import Callable
-from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,6 @@ from jax import Array
 from jaxformer.convert.rules import Rule
 from jaxformer.evaluation.inject import Injection, Mutant, Weights, instead, patch, reads_as, rule, swapped, weights, without
 from jaxformer.evaluation.outcome import choice
-from jaxformer.models import gpt
 from jaxformer.nn import attention, masks
 from jaxformer.pytree import STACKED
 
@@ -75,9 +73,9 @@ def heads_tiled(original: Callable[..., Array]) -> Callable[..., Array]:
     return attend
 
 
-def causal_off_by(n: int, where: ModuleType = gpt) -> Injection:
+def causal_off_by(n: int) -> Injection:
     """Let query t see the keys up to t + n."""
-    return patch(where, causal_mask=lambda original: lambda queries, keys, offset: original(queries, keys, offset + n))
+    return patch(attention, causal_mask=lambda original: lambda queries, keys, offset: original(queries, keys, offset + n))
 
 
 PROJECTIONS = [

@@ -157,12 +157,12 @@ SEQUENCE_TO_SEQUENCE = [
             choice("attention", "mask=as given, as given, causal"),
         ),
         "causal mask missing in the decoder": (
-            causal_off_by(1000, encoder_decoder),
+            causal_off_by(1000),
             r"decoder\.blocks\.\d\.attention",
             choice("attention", "mask=as given, padding alone"),
         ),
         "causal mask of the decoder one too wide": (
-            causal_off_by(1, encoder_decoder),
+            causal_off_by(1),
             r"decoder\.blocks\.\d\.attention",
             ONE_MORE,
         ),

@@ -1,0 +1,45 @@
+"""Attention by cuDNN's kernel, which writes no scores (Dao et al. 2022), where the program runs on an Nvidia card.
+
+It takes bfloat16 and float16, and sums in float32. The PyTorch twin has the plain form alone.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxformer.parallel.mesh import traced_for
+
+WIDEST = {8.0: 128, 9.0: 256}
+"""Generation of cards (compute capability) -> the widest heads that the kernel takes from it on."""
+
+
+def fused(
+    q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], scale: float | None, *, causal: bool
+) -> Callable[..., Any] | None:
+    """Return attend(q, k, v, ...) by the kernel, without a mask but a `causal` one; None if it does not take these arrays here.
+
+    There is no forward-mode derivative.
+    """
+    widest = max((width for first, width in WIDEST.items() if first <= generation()), default=0)
+    sizes = q.shape[1], k.shape[1]
+    ordered = 1 < q.shape[1] and (not causal or sizes[0] == sizes[1])
+    if q.dtype not in (jnp.bfloat16, jnp.float16) or q.shape[-1] > widest or q.shape[-1] % 8 or not ordered or traced_for():
+        return None
+
+    def attend(q, k, v, *_):
+        return jax.nn.dot_product_attention(q, k, v, scale=scale, is_causal=causal, implementation="cudnn")
+
+    return attend
+
+
+@functools.cache
+def generation() -> float:
+    """Compute capability of the Nvidia card that programs run on; 0 without one."""
+    if jax.default_backend() != "gpu":
+        return 0.0
+    device = jax.devices()[0]
+    return float(device.compute_capability) if "cuda" in device.client.platform_version else 0.0
