@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 
 from jaxformer.bench import limits
-from jaxformer.bench.items import Group, Item, chosen_items, chosen_peers, key_of
+from jaxformer.bench.items import Device, Group, Item, chosen_items, chosen_peers, key_of
 from jaxformer.bench.limits import Peak
 from jaxformer.bench.measure import Plan, measure_item
-from jaxformer.bench.results import Result, add_results, draw, peaks, read_results, show, summary
+from jaxformer.bench.results import Result, add_results, draw, named, peaks, read_results, show, summary
 from jaxformer.bench.runners import ask_once
 from jaxformer.cli.flags import parse
 from jaxformer.errors import InputError
@@ -60,8 +60,9 @@ def bench(items: Sequence[Item], plan: Plan, outputs: Outputs) -> None:
     console.width = max(console.width, WIDTH)
     tell_load(console, "before the start", IDLE)
     try:
-        peak = Peak(**ask_once("peak"))
-        console.print(f"{limits.described()['cores']} cores of {limits.processor()}: {peaks(peak.flops, peak.bandwidth)}")
+        device = items[0].device
+        peak = Peak(**ask_once("peak", on=device, device=device))
+        console.print(f"{named(limits.described(), peak)}: {peaks(peak)}")
         for item in items:
             result, stopped = measure_item(item, plan, peak)
             if result is not None:
@@ -94,6 +95,8 @@ class BenchFlags:
     """Names of the work to measure. None: all."""
     peers: tuple[str, ...] = ()
     """Names of the sides to compare with. None: all that are installed."""
+    device: Device = "cpu"
+    """Device that every side works on. gpu: in bfloat16 for training, with torch on the same card."""
     rounds: int = 3
     """Number of times that every side is timed, in turn."""
     short: bool = False
@@ -108,12 +111,14 @@ class BenchFlags:
 
     def bench(self, group: Group, options: dict[str, Any], *, count: int | None = None, validate: bool = False) -> None:
         """Measure. `options` are those of the items; `count` is how often each is done in a round (None: its own number)."""
-        items = chosen_items(group, self.items)
+        items = chosen_items(group, self.device, self.items)
+        if not items:
+            raise InputError(f"device = {self.device}: bench {group} has no work for it; leave --device out")
+        peers = chosen_peers(items, self.peers)
         if self.short:
             items, count = [item._replace(summary=f"short form of {item.summary}") for item in items], count or 2
         if count is not None:
             items = [item._replace(repeats=count if item.repeats > 1 else 1) for item in items]
-        peers = chosen_peers(group, self.peers)
         from jaxformer.bench.measure import Plan
 
         plan = Plan(peers=peers, rounds=self.rounds, options={"short": self.short, **options}, validate=validate)

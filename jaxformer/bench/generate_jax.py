@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxformer.bench.limits import device_memory
 from jaxformer.bench.problems import START, WEIGHTS, Writing
 from jaxformer.config.settings import BeamConfig
 from jaxformer.convert.safetensors import load_weights
@@ -48,5 +49,5 @@ class Jaxformer:
         self.write()
 
     def figures(self) -> dict[str, Any]:
-        """Return no further figures."""
-        return {}
+        """Return the memory of an accelerator."""
+        return device_memory()

@@ -16,6 +16,8 @@ from torch_ref.decoding.generate import generate
 from torch_ref.decoding.translation import translate_beam
 from torch_ref.models import build
 
+DEVICES = {"cpu": "cpu", "gpu": "cuda"}
+"""Device -> torch's name of it."""
 TRIAL_TOKENS, TRIAL_SOURCES = 16, 2
 """Tokens and sources that are written with each number of threads, to find the faster one."""
 
@@ -26,7 +28,9 @@ class Twin:
     def __init__(self, folder: Path, problem: Writing, count: int):
         self.problem, self.threads = problem, cores()
         torch.set_num_threads(self.threads)
-        self.prompts, self.model = torch.from_numpy(problem.prompts).long(), self.load(folder).eval()
+        self.device = DEVICES[problem.device]
+        self.prompts = torch.from_numpy(problem.prompts).long().to(self.device)
+        self.model = self.load(folder).eval().to(self.device)
 
     def load(self, folder: Path) -> Any:
         """Load the model with its weights."""
@@ -51,7 +55,9 @@ class Twin:
         return torch.tensor([hypotheses[0][0] for hypotheses in found])
 
     def warm_up(self) -> None:
-        """Choose the number of threads."""
+        """Choose the number of threads of a processor."""
+        if self.device != "cpu":
+            return
         n_tokens = min(TRIAL_TOKENS, self.problem.n_tokens)
         prompts = self.prompts if self.problem.pad is None else self.prompts[:TRIAL_SOURCES]
         self.threads = use_faster_count(lambda: self.write(prompts, n_tokens))
@@ -61,8 +67,8 @@ class Twin:
         self.write(self.prompts, self.problem.n_tokens)
 
     def figures(self) -> dict[str, Any]:
-        """Return the number of threads."""
-        return {"threads": self.threads}
+        """Return the number of threads, or the memory of an accelerator."""
+        return {"threads": self.threads} if self.device == "cpu" else {"memory": torch.cuda.max_memory_allocated()}
 
 
 class Best(Twin):

@@ -41,6 +41,7 @@ def lacking(name: str) -> str | None:
 
 
 Group = Literal["train", "generate", "start"]
+Device = Literal["cpu", "gpu"]
 
 
 class Item(NamedTuple):
@@ -60,11 +61,14 @@ class Item(NamedTuple):
     """Name of the function of `jaxformer.bench.prepare` that makes the problem."""
     settings: dict[str, Any]
     """Settings that this function is called with."""
+    device: Device = "cpu"
+    """Device that every side works on."""
 
 
 GPTS = (JAXFORMER, "twin", "torch", "torch-compile", "flax-nnx")
 PAIRS = (JAXFORMER, "twin", "torch")
 WRITERS = (JAXFORMER, "torch", "transformers")
+ON_GPU = (JAXFORMER, "torch", "torch-compile")
 
 STEP, TEXTS = "training step", "text of 200 tokens"
 
@@ -147,6 +151,40 @@ ITEMS = (
         "recipe",
         {"preset": "smoke"},
     ),
+    Item(
+        "train",
+        "gpt2",
+        "GPT-2 small in bfloat16: 1,024 tokens, batch 16, no dropout",
+        ON_GPU,
+        STEP,
+        20,
+        "gpt2",
+        {"tokens": 1024, "batch": 16, "precision": "bf16"},
+        "gpu",
+    ),
+    Item(
+        "train",
+        "W3",
+        "GPT `gpu` in bfloat16: context 256, D 384, 6 layers, batch 64, no dropout",
+        ON_GPU,
+        STEP,
+        100,
+        "text",
+        {"preset": "gpu", "dropout": False, "precision": "bf16"},
+        "gpu",
+    ),
+    Item("generate", "gpt2", "GPT-2 small, batch 1", WRITERS, TEXTS, 1, "prompts", {"preset": "gpt2_small", "batch": 1}, "gpu"),
+    Item(
+        "generate",
+        "gpt2-16",
+        "GPT-2 small, batch 16",
+        WRITERS,
+        TEXTS,
+        1,
+        "prompts",
+        {"preset": "gpt2_small", "batch": 16},
+        "gpu",
+    ),
 )
 
 
@@ -157,11 +195,13 @@ class Named(Protocol):
     def group(self) -> str: ...
     @property
     def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
 
 
 def key_of(item: Named) -> str:
-    """Name of an item that is unique among all groups."""
-    return f"{item.group} {item.name}"
+    """Name of an item that is unique among all groups and devices."""
+    return f"{item.group} {item.name}{' on gpu' if item.device == 'gpu' else ''}"
 
 
 def find_item(key: str) -> Item:
@@ -169,17 +209,17 @@ def find_item(key: str) -> Item:
     return next(item for item in ITEMS if key_of(item) == key)
 
 
-def chosen_items(group: Group, names: tuple[str, ...]) -> list[Item]:
+def chosen_items(group: Group, device: Device, names: tuple[str, ...]) -> list[Item]:
     """Return the items of a group with these names, or all if none is given. ConfigError names the nearest one."""
-    known = {item.name: item for item in ITEMS if item.group == group}
+    known = {item.name: item for item in ITEMS if (item.group, item.device) == (group, device)}
     for name in names:
         check_choice("items", name, known)
     return [known[name] for name in names or known]
 
 
-def chosen_peers(group: Group, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the peers of a group with these names, or all if none is given. jaxformer is always among them."""
-    known = list(dict.fromkeys(peer for item in ITEMS if item.group == group for peer in item.peers))
+def chosen_peers(items: list[Item], names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the peers of these items with these names, or all if none is given. jaxformer is always among them."""
+    known = list(dict.fromkeys(peer for item in items for peer in item.peers))
     for name in names:
         check_choice("peers", name, known)
     if names == (JAXFORMER,):
@@ -207,26 +247,33 @@ class Side(Protocol):
         ...
 
 
-SIDES = {
-    "train": {
+WRITING = {
+    JAXFORMER: "generate_jax:Jaxformer",
+    "twin": "generate_torch:Twin",
+    "torch": "generate_torch:Best",
+    "transformers": "generate_torch:Transformers",
+}
+SIDES: dict[tuple[str, str], dict[str, str]] = {
+    ("train", "cpu"): {
         JAXFORMER: "train_jax:Jaxformer",
         "flax-nnx": "train_jax:FlaxNNX",
         "twin": "train_torch:Twin",
         "torch": "train_torch:Best",
         "torch-compile": "train_torch:Compiled",
     },
-    "generate": {
-        JAXFORMER: "generate_jax:Jaxformer",
-        "twin": "generate_torch:Twin",
-        "torch": "generate_torch:Best",
-        "transformers": "generate_torch:Transformers",
+    ("train", "gpu"): {
+        JAXFORMER: "train_jax:Jaxformer",
+        "torch": "train_cuda:Best",
+        "torch-compile": "train_cuda:Compiled",
     },
+    ("generate", "cpu"): WRITING,
+    ("generate", "gpu"): WRITING,
 }
-"""Group -> peer -> module of this package and class."""
+"""Group and device -> peer -> module of this package and class."""
 
 
 def make_side(group: Group, peer: str, folder: Path, count: int) -> Side:
     """Build a side from the problem in the folder."""
-    module, name = SIDES[group][peer].split(":")
     problem: Problem = load_problem(folder)
+    module, name = SIDES[group, problem.device][peer].split(":")
     return getattr(import_module(f"jaxformer.bench.{module}"), name)(folder, problem, count)

@@ -16,11 +16,20 @@ import numpy as np
 from jaxformer.bench.problems import Training, Writing
 from jaxformer.config.models import BlockConfig, EncoderDecoderConfig, ModelConfig
 from jaxformer.config.settings import BeamConfig
+from jaxformer.errors import InputError
 
-SIDE = 1024
-"""Rows and columns of the matrices that are multiplied."""
-MEBIBYTES = 256
-"""Size of the array that is read, far more than a cache holds."""
+
+class Sizes(NamedTuple):
+    """Work whose speed is the peak."""
+
+    side: int
+    """Rows and columns of the matrices that are multiplied."""
+    dtype: str
+    mebibytes: int
+    """Size of the array that is read, far more than a cache holds."""
+
+
+SIZES = {"cpu": Sizes(1024, "float32", 256), "gpu": Sizes(8192, "bfloat16", 4096)}
 REPEATS = 12
 PACKAGES = ("jax", "flax", "torch", "transformers")
 
@@ -30,41 +39,60 @@ class Peak:
     """Best speeds that were measured."""
 
     flops: float
-    """Floating-point operations per second, in a float32 matrix product."""
+    """Floating-point operations per second, in a matrix product."""
     bandwidth: float
     """Bytes per second, in reading memory."""
+    accelerator: str = ""
+    """Name of the accelerator; '' for the processor."""
 
     def part(self, flops: float, bytes_: float, seconds: float) -> float:
         """Ratio of the least time that the work can take to the time that it took."""
         return max(flops / self.flops, bytes_ / self.bandwidth) / seconds
 
 
-def measure_peak() -> Peak:
-    """Measure the peak: the best of jax and, if installed, torch."""
-    found = [measure_jax()] + ([measure_torch()] if find_spec("torch") else [])
-    return Peak(max(peak.flops for peak in found), max(peak.bandwidth for peak in found))
+def measure_peak(device: str) -> Peak:
+    """Measure the peak: on the processor, the best of jax and, if installed, torch. InputError if there is no such device."""
+    found = measure_jax(device)
+    if device == "gpu" or not find_spec("torch"):
+        return found
+    other = measure_torch()
+    return Peak(max(found.flops, other.flops), max(found.bandwidth, other.bandwidth))
 
 
-def measure_jax() -> Peak:
-    """Measure the peak by jax.numpy."""
+def measure_jax(device: str) -> Peak:
+    """Measure the peak by jax.numpy, on numbers of which no two are alike: a GPU multiplies zeros and ones faster."""
     import jax
     import jax.numpy as jnp
 
-    a, read = jnp.ones((SIDE, SIDE)), jnp.ones((MEBIBYTES * 256, 1024))
+    if jax.default_backend() != device:
+        raise InputError(
+            f"device = {device}: jax finds none here, but {jax.devices()[0].device_kind}; install jaxformer[cuda13]"
+        )
+    side, dtype, mebibytes = SIZES[device]
+    a, read = jax.random.normal(jax.random.key(0), (side, side), dtype), jnp.ones((mebibytes * 256, 1024))
     product, total, times = jax.jit(jnp.matmul), jax.jit(jnp.sum), jax.jit(lambda x: x @ jnp.ones(1024))
     seconds = best(lambda: product(a, a).block_until_ready())
     reading = min(best(lambda f=f: f(read).block_until_ready()) for f in (total, times))
-    return Peak(2 * SIDE**3 / seconds, read.nbytes / reading)
+    return Peak(2 * side**3 / seconds, read.nbytes / reading, jax.devices()[0].device_kind if device == "gpu" else "")
 
 
 def measure_torch() -> Peak:
-    """Measure the peak by torch, with all cores."""
+    """Measure the processor's peak by torch, with all cores."""
     import torch
 
     torch.set_num_threads(cores())
-    a, read, ones = torch.ones(SIDE, SIDE), torch.ones(MEBIBYTES * 256, 1024), torch.ones(1024)
+    side, _, mebibytes = SIZES["cpu"]
+    a, read, ones = torch.randn(side, side), torch.ones(mebibytes * 256, 1024), torch.ones(1024)
     reading = min(best(read.sum), best(lambda: read @ ones))
-    return Peak(2 * SIDE**3 / best(lambda: a @ a), read.nbytes / reading)
+    return Peak(2 * side**3 / best(lambda: a @ a), read.nbytes / reading)
+
+
+def device_memory() -> dict[str, int]:
+    """Return the most memory that jax has held on an accelerator, in bytes, as {"memory": n}; {} on a CPU."""
+    import jax
+
+    stats = jax.devices()[0].memory_stats() if jax.default_backend() != "cpu" else None
+    return {} if stats is None else {"memory": stats["peak_bytes_in_use"]}
 
 
 def best(work: Callable[[], object]) -> float:
@@ -123,19 +151,20 @@ the parameter and two moments read and written by the optimizer.
 
 
 class Cost(NamedTuple):
-    """Least cost of one unit of an item."""
+    """Least cost of one unit of an item, and the number of tokens that are trained on or written in it."""
 
     flops: float
     bytes: float
+    tokens: float
 
 
 def cost_of(problem: Training | Writing) -> Cost:
     """Compute the cost of a step (mean over the ready batches), or of one generated text or translated sentence."""
     if isinstance(problem, Training):
-        forward = sum(forward_flops(problem.model, *shape_of(problem, batch)) for batch in problem.batches) / len(
-            problem.batches
-        )
-        return Cost(3 * forward, STEP_PASSES * FLOAT * parameters(problem.model))
+        shapes = [shape_of(problem, batch) for batch in problem.batches]
+        forward = sum(forward_flops(problem.model, *shape) for shape in shapes) / len(shapes)
+        tokens = sum(rows * target for rows, _, target in shapes) / len(shapes)
+        return Cost(3 * forward, STEP_PASSES * FLOAT * parameters(problem.model), tokens)
     return writing_cost(problem)
 
 
@@ -194,7 +223,8 @@ def writing_cost(problem: Writing) -> Cost:
     if problem.pad is None:
         lengths = tokens * (prompt + tokens / 2)
         flops = forward_flops(config, rows, 0, prompt + tokens)
-        return Cost(flops, FLOAT * (tokens * matrices(config) + rows * kept * lengths))
+        return Cost(flops, FLOAT * (tokens * matrices(config) + rows * kept * lengths), rows * tokens)
     beams = BeamConfig().width
     flops = forward_flops(config, 1, prompt, tokens) + (beams - 1) * forward_flops(config, 1, 0, tokens)
-    return Cost(flops, FLOAT * (tokens * matrices(config) / rows + beams * kept * tokens * (prompt + tokens / 2)))
+    bytes_ = FLOAT * (tokens * matrices(config) / rows + beams * kept * tokens * (prompt + tokens / 2))
+    return Cost(flops, bytes_, tokens)

@@ -15,8 +15,8 @@ from jaxformer.bench.results import NOISE, Result, SideResult
 from jaxformer.bench.runners import InWorker, Runner, WholeProcess, WorkerError, ask_once
 from jaxformer.errors import JaxformerError, ParityError
 
-LOSS_TOLERANCE = 1e-5
-"""Relative tolerance for the loss on the first batch, in float32."""
+LOSS_TOLERANCE = {"float32": 1e-5, "bf16": 1e-3}
+"""Relative tolerance for the loss on the first batch, by the precision of products."""
 RUN_TOLERANCE = 0.1
 """Relative tolerance for validation losses after whole runs from random weights: both sides learned equally well."""
 
@@ -102,7 +102,7 @@ def measure_item(item: Item, plan: Plan, peak: Peak) -> tuple[Result | None, boo
     described = {**limits.described(), "load before": before, "load after": limits.load()}
     done = Result(
         *(item.group, item.name, item.summary, item.unit, cost["flops"], cost["bytes"]),
-        *(peak, described, sides, rounds.skipped, paces),
+        *(peak, described, sides, rounds.skipped, paces, item.device, cost["tokens"]),
     )
     return done, stopped
 
@@ -134,7 +134,7 @@ def check_same(item: Item, peer: str, found: list[float], wanted: list[float]) -
     """
     start = f"{key_of(item)}: {peer} does other work than jaxformer:"
     if isinstance(wanted[0], float):
-        tolerance = RUN_TOLERANCE if item.group == "start" else LOSS_TOLERANCE
+        tolerance = LOSS_TOLERANCE[item.settings.get("precision", "float32")] if item.group != "start" else RUN_TOLERANCE
         if not math.isclose(found[0], wanted[0], rel_tol=tolerance):
             raise ParityError(f"{start} a loss of {found[0]:.7g}, jaxformer's is {wanted[0]:.7g}; nothing was timed")
         return abs(found[0] - wanted[0]) / abs(wanted[0])

@@ -30,7 +30,7 @@ SENTENCE_BATCHES = 32
 PROMPT, NEW_TOKENS, SENTENCE_TOKENS, FIRST_TOKENS = 16, 200, 32, 20
 DROPOUTS = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout")
 SMALL_TABLE = 0.05
-DEFAULTS = {"short": False, "data": None, "dropout": None, "sentences": 32}
+DEFAULTS = {"short": False, "data": None, "dropout": None, "sentences": 32, "precision": "float32"}
 SMALL = {"d_model": 16, "n_heads": 2, "n_layers": 1, "d_ff": 32}
 """Sizes of the model in the short form of an item."""
 
@@ -41,7 +41,7 @@ def prepare(item: Item, folder: Path, options: dict[str, Any]) -> Problem:
     `options`: short (a tiny model), data (a file in place of the corpus), dropout (on or off), sentences. None: the item's own.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    problem = BUILDS[item.build](folder, DEFAULTS | item.settings | given)
+    problem = replace(BUILDS[item.build](folder, DEFAULTS | item.settings | given), device=item.device)
     save_problem(folder, problem)
     return problem
 
@@ -55,15 +55,17 @@ def text(folder: Path, settings: dict[str, Any]) -> Training:
     corpus = read_corpus(settings["data"] or recipe.data)
     tokenizer = Tokenizer.characters(corpus)
     model = replace(sized(recipe.model, settings), vocab_size=tokenizer.vocab_size)
-    return on_text(folder, model, replace(recipe, batch=settings.get("batch", recipe.batch)), tokenizer.encode(corpus))
+    made = on_text(folder, model, replace(recipe, batch=settings.get("batch", recipe.batch)), tokenizer.encode(corpus))
+    return replace(made, precision=settings["precision"])
 
 
 def gpt2(folder: Path, settings: dict[str, Any]) -> Training:
     """Make the training of GPT-2 small on random ids, with windows shorter than its context."""
-    recipe = replace(shakespeare.PRESETS["gpu"], batch=1, schedule=ScheduleConfig())
+    recipe = replace(shakespeare.PRESETS["gpu"], batch=settings.get("batch", 1), schedule=ScheduleConfig())
     model = sized(preset("gpt2_small"), settings | {"dropout": bool(settings["dropout"])})
     ids = np.random.default_rng(0).integers(model.vocab_size, size=40_000).astype(np.int32)
-    return on_text(folder, model, recipe, ids, 16 if settings["short"] else settings["tokens"])
+    made = on_text(folder, model, recipe, ids, 16 if settings["short"] else settings["tokens"])
+    return replace(made, precision=settings["precision"])
 
 
 def on_text(folder: Path, model: GPTConfig, recipe: Any, ids: np.ndarray, window: int | None = None) -> Training:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxformer.config.models import ModelConfig
-from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.config.settings import OptimizerConfig, Precision, ScheduleConfig
 
 Arrays = tuple[np.ndarray, ...]
 WEIGHTS = "weights.safetensors"
@@ -44,6 +44,8 @@ class Training:
     shapes: int = 1
     """Number of steps until every batch shape has occurred."""
     seed: int = 0
+    device: str = "cpu"
+    precision: Precision = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,7 @@ class Writing:
     n_tokens: int
     pad: int | None = None
     """Padding id of sources; None for a GPT."""
+    device: str = "cpu"
 
 
 Problem = Training | Writing

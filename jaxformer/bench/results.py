@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxformer.bench.items import COLD, ITEMS, JAXFORMER, PEERS, key_of
-from jaxformer.bench.limits import Peak
+from jaxformer.bench.limits import SIZES, Peak
 from jaxformer.errors import InputError
 
 FORMAT = 1
@@ -56,6 +56,9 @@ class Result:
     """Peers that were not measured -> reason."""
     paces: list[float] = field(default_factory=list)
     """Seconds that a fixed piece of work took around each round."""
+    device: str = "cpu"
+    tokens: float = 0.0
+    """Tokens that are trained on or written in one unit; 0 if unknown."""
 
     @property
     def noise(self) -> float:
@@ -112,16 +115,17 @@ def add_results(path: Path, results: list[Result]) -> None:
 
 
 GROUPS = {"train": "a training step", "generate": "writing", "start": "from the start of the process"}
-HEADS = ("side", "median", "least to most", "jaxformer is", "apart", "of the peak", "memory")
+HEADS = ("side", "median", "least to most", "tokens a second", "jaxformer is", "apart", "of the peak", "memory")
 
 
 def show(console: Console, result: Result) -> None:
     """Print an item's table, with a row for each side."""
     table = Table(box=box.SIMPLE_HEAD)
-    for head in HEADS:
+    heads, *rows = filled([HEADS, *(row(result, peer, side) for peer, side in result.sides.items())])
+    for head in heads:
         table.add_column(head, justify="left" if head == HEADS[0] else "right", no_wrap=True)
-    for peer, side in result.sides.items():
-        table.add_row(*row(result, peer, side))
+    for cells in rows:
+        table.add_row(*cells)
     console.print(f"\n{key_of(result)}: {result.summary}", markup=False)
     if result.group != "start":
         work = f"{result.flops / 1e9:,.3g} GFLOP, at least {result.bytes / 1e6:,.3g} MB"
@@ -140,7 +144,8 @@ def row(result: Result, peer: str, side: SideResult) -> list[str]:
     part = "" if result.group == "start" else f"{100 * result.part(peer):.0f} %"
     threads = int(side.figures.get("threads", 0))
     named = f"{peer}, {threads} thread{'s' * (threads > 1)}" if threads else peer
-    return [named, duration(side.median), spread, ratio, "" if peer == JAXFORMER else apart(side), part, memory(side)]
+    pace = f"{result.tokens / side.median:,.3g}" if result.tokens else ""
+    return [named, duration(side.median), spread, pace, ratio, "" if peer == JAXFORMER else apart(side), part, memory(side)]
 
 
 def summary(results: Sequence[Result]) -> str:
@@ -180,13 +185,15 @@ def ordered(results: Iterable[Result]) -> list[Result]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """Format all results for docs/performance.md: the machine, and a table for each group."""
+    """Format all results for docs/performance.md: for each device the machine, and a table for each group."""
     parts = []
-    for group, head in GROUPS.items():
-        found = [result for result in ordered(results) if result.group == group]
-        if found:
-            parts.append(grid([[head, *HEADS], *(cells for result in found for cells in long_rows(result))]))
-    return "\n\n".join([machine_line(results), *parts])
+    for device in dict.fromkeys(result.device for result in ordered(results)):
+        here = [result for result in ordered(results) if result.device == device]
+        parts.append(machine_line(here))
+        for group, head in GROUPS.items():
+            if found := [result for result in here if result.group == group]:
+                parts.append(grid([[head, *HEADS], *(cells for result in found for cells in long_rows(result))]))
+    return "\n\n".join(parts)
 
 
 def long_rows(result: Result) -> list[list[str]]:
@@ -196,12 +203,14 @@ def long_rows(result: Result) -> list[list[str]]:
 
 
 def short_markdown(results: Sequence[Result]) -> str:
-    """Format one row for each group, for the README: the speed of each item relative to the best peer."""
-    rows = [["work", "times as fast"]]
-    for group, head in GROUPS.items():
-        if cells := [in_short(result) for result in ordered(results) if result.group == group and result.best_peer]:
-            rows.append([head, ", ".join(cells)])
-    return grid(rows)
+    """Format one row for each device and group, for the README: the speed of each item relative to the best peer."""
+    rows: dict[str, list[str]] = {}
+    for device in ("cpu", "gpu"):
+        for group, head in GROUPS.items():
+            for result in ordered(results):
+                if (result.group, result.device) == (group, device) and result.best_peer:
+                    rows.setdefault(f"{head} on {result.peak.accelerator}".removesuffix(" on "), []).append(in_short(result))
+    return grid([["work", "times as fast"], *([head, ", ".join(cells)] for head, cells in rows.items())])
 
 
 def in_short(result: Result) -> str:
@@ -217,18 +226,31 @@ def machine_line(results: Sequence[Result]) -> str:
     for result in ordered(results):
         machine, peak = result.machine, result.peak
         releases = ", ".join(f"{name} {machine[name]}" for name in ("jax", "flax", "torch", "transformers") if name in machine)
-        lines.append(f"{machine['cores']} cores of {machine['processor']}; {releases}; {peaks(peak.flops, peak.bandwidth)}.")
+        lines.append(f"{named(machine, peak)}; {releases}; {peaks(peak)}.")
     return "\n".join(dict.fromkeys(lines))
 
 
-def peaks(flops: float, bandwidth: float) -> str:
+def named(machine: dict[str, Any], peak: Peak) -> str:
+    """Name what the work was done on."""
+    return peak.accelerator or f"{machine['cores']} cores of {machine['processor']}"
+
+
+def peaks(peak: Peak) -> str:
     """Format the measured peaks of the machine."""
-    return f"float32 products of 1024 x 1024 at {flops / 1e9:.0f} GFLOP/s, memory read at {bandwidth / 1e9:.0f} GB/s"
+    side, dtype, _ = SIZES["gpu" if peak.accelerator else "cpu"]
+    products = f"{dtype} products of {side} x {side} at {peak.flops / 1e9:,.0f} GFLOP/s"
+    return f"{products}, memory read at {peak.bandwidth / 1e9:,.0f} GB/s"
+
+
+def filled(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Leave out the columns that are empty below their head."""
+    kept = [any(cells) for cells in zip(*rows[1:], strict=True)]
+    return [[cell for cell, keep in zip(row, kept, strict=True) if keep] for row in rows]
 
 
 def grid(rows: Sequence[Sequence[str]]) -> str:
     """Format a Markdown table; the first row is the header."""
-    lines = [f"| {' | '.join(cells)} |" for cells in rows]
+    lines = [f"| {' | '.join(cells)} |" for cells in filled(rows)]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 

@@ -23,14 +23,23 @@ class WorkerError(JaxformerError):
     """Error of a worker that could not do its work."""
 
 
+ENVIRONMENTS = {
+    "cpu": {"JAX_PLATFORMS": "cpu"},
+    "gpu": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_DEFAULT_MATMUL_PRECISION": "highest"},
+}
+"""Device -> environment of a process that works on it. On a GPU all sides share the memory, and float32 products are torch's:
+of float32."""
+
+
 class Worker:
     """Process of `jaxformer.bench.worker`, in a session of its own so that Ctrl-C reaches only the parent."""
 
-    def __init__(self, task: str, **request: Any):
+    def __init__(self, task: str, *, on: str = "cpu", **request: Any):
         command = [sys.executable, "-m", "jaxformer.bench.worker", json.dumps({"task": task, **request})]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
         self.errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-        self.process = subprocess.Popen(command, stderr=self.errors, start_new_session=True, **pipes)
+        environment = os.environ | ENVIRONMENTS[on]
+        self.process = subprocess.Popen(command, stderr=self.errors, start_new_session=True, env=environment, **pipes)
 
     def answer(self) -> dict[str, Any]:
         """Return the next answer; WorkerError if the process ended or refused."""
@@ -111,7 +120,7 @@ class InWorker:
 
     def __init__(self, item: Item, peer: str, folder: Path, validate: bool):
         request: dict[str, Any] = {"group": item.group, "peer": peer, "folder": str(folder), "count": item.repeats}
-        self.worker = Worker("side", **request, validate=validate)
+        self.worker = Worker("side", on=item.device, **request, validate=validate)
 
     def check(self) -> list[float] | None:
         return self.worker.answer()["check"]
@@ -160,7 +169,8 @@ class WholeProcess:
             start = time.perf_counter()
             pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
             command = [sys.executable, "-m", *self.command()]
-            process = self.process = subprocess.Popen(command, env=os.environ | cached, start_new_session=True, **pipes)
+            environment = os.environ | ENVIRONMENTS[self.item.device] | cached
+            process = self.process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
             _, status, usage = os.wait4(process.pid, 0)
             seconds = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)

@@ -81,7 +81,7 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor, cache: Tensor | None = None, start: int = 0, *, last: bool = False) -> Tensor:
         """Return logits at every place of ids `B T`, or at the last place only."""
-        positions = torch.arange(start, start + tokens.shape[1])
+        positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
         x = self.dropout(self.embed["token"](tokens) + self.embed["position"](positions))
         for i, block in enumerate(self.stack["blocks"]):
             x = block(x, None if cache is None else cache[i], start)
@@ -93,7 +93,7 @@ class GPT(nn.Module):
         """Generate the likeliest `B n_tokens` ids after a prompt `B P`; every layer's cache is allocated once."""
         config, (batch, start) = self.config, prompt.shape
         sizes = (config.n_layers, 2, batch, config.n_heads, start + n_tokens, config.head_width)
-        cache, found, tokens = torch.zeros(sizes), [], prompt
+        cache, found, tokens = torch.zeros(sizes, device=prompt.device), [], prompt
         for place in [0, *range(start, start + n_tokens - 1)]:
             tokens = self(tokens, cache, place, last=True).argmax(-1)
             found.append(tokens)

@@ -14,6 +14,7 @@ import optax
 import safetensors.numpy
 from flax import nnx
 
+from jaxformer.bench.limits import device_memory
 from jaxformer.bench.problems import WEIGHTS, Arrays, Training
 from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import OptimizerConfig
@@ -27,7 +28,7 @@ from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss
 from jaxformer.training.schedules import make_schedule
-from jaxformer.training.step import make_shaped_train_steps, make_train_steps, train_state
+from jaxformer.training.step import PRECISIONS, make_shaped_train_steps, make_train_steps, train_state
 from jaxformer.validation.inputs import check_config
 
 ACTIVATIONS = {
@@ -130,7 +131,8 @@ class Jaxformer:
         if problem.draws == "ready":
             keep_freed_memory()
         self.problem, self.count, self.seed = problem, count, jax.random.key(problem.seed)
-        self.loss: Any = text_loss if problem.pad is None else partial(pair_loss, pad=problem.pad, smoothing=problem.smoothing)
+        loss: Any = text_loss if problem.pad is None else partial(pair_loss, pad=problem.pad, smoothing=problem.smoothing)
+        self.loss = PRECISIONS[problem.precision](loss)
         optimizer = make_optimizer(problem.optimizer, problem.schedule)
         self.state = train_state(load_weights(folder / WEIGHTS, abstract(problem.model)), optimizer)
         self.data = None if problem.text is None else jnp.asarray(problem.text)
@@ -173,8 +175,8 @@ class Jaxformer:
         self.last_loss = float(loss)
 
     def figures(self) -> dict[str, Any]:
-        """Return the mean loss of the last round."""
-        return {"loss": self.last_loss}
+        """Return the mean loss of the last round, and the memory of an accelerator."""
+        return {"loss": self.last_loss, **device_memory()}
 
 
 def text_loss(model: Any, batch: Any, key: jax.Array | None) -> LossAndCount:

@@ -17,6 +17,7 @@ from jaxformer.bench.torch_gpt import GPT, use_faster_count
 from jaxformer.config.models import GPTConfig
 from torch_ref.models import build
 from torch_ref.nn.attention import MultiHeadAttention, merge_heads
+from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.training.loop import draw_windows, fit, next_token_loss
 from torch_ref.training.optimizers import make_optimizer
 from torch_ref.training.pairs import pair_loss
@@ -115,10 +116,14 @@ class Compiled(Best):
 
 def fused_extend(self: Any, x: Any, cache: Any, memory: Any = None, mask: Any = None, *, bias: Any = None, place: Any) -> Any:
     """Compute the twin's attention by torch's scaled_dot_product_attention."""
+    causal = self.causal and cache is None and memory is None
     (*read, mask), cache = self._attended(x, cache, memory, mask, place)
+    if causal and mask is not None:
+        causal, mask = False, combine(causal_mask(x.shape[1]), mask)
     q, k, v = (heads.transpose(1, 2) for heads in read)
     rate = self.dropout.p if self.training else 0.0
-    y = merge_heads(scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate).transpose(1, 2))
+    y = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate, is_causal=causal)
+    y = merge_heads(y.transpose(1, 2))
     return (y if self.out is None else self.out(y)), cache
 
 

@@ -34,11 +34,11 @@ def main() -> None:
         answer({"refused": first_line(error)})
 
 
-def peak(answer: Answer) -> None:
-    """Answer the machine's peak."""
+def peak(answer: Answer, device: str) -> None:
+    """Answer the device's peak."""
     from jaxformer.bench.limits import measure_peak
 
-    answer(vars(measure_peak()))
+    answer(vars(measure_peak(device)))
 
 
 def prepare(answer: Answer, item: str, folder: str, options: dict[str, Any]) -> None:

@@ -8,11 +8,10 @@ torch's fused attention does all of this in one kernel.
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from jaxformer.nn.precision import wide_dtype
 from jaxformer.parallel.mesh import traced_for

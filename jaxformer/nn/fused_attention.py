@@ -26,7 +26,7 @@ def fused(
     """
     widest = max((width for first, width in WIDEST.items() if first <= generation()), default=0)
     sizes = q.shape[1], k.shape[1]
-    ordered = 1 < q.shape[1] and (not causal or sizes[0] == sizes[1])
+    ordered = q.shape[1] > 1 and (not causal or sizes[0] == sizes[1])
     if q.dtype not in (jnp.bfloat16, jnp.float16) or q.shape[-1] > widest or q.shape[-1] % 8 or not ordered or traced_for():
         return None
 

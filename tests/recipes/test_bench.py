@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from jaxformer.bench import commands, limits, measure
+from jaxformer.bench import commands, generate_torch, limits, measure
 from jaxformer.bench.commands import Outputs, bench
 from jaxformer.bench.first_text import SIDES as FIRST_TEXTS
 from jaxformer.bench.items import (
@@ -49,21 +49,25 @@ def prepared(item: Item, folder: Path, data: dict[str, str]) -> object:
     return prepare(item, folder, {"short": True, "data": data.get(item.build), "sentences": 2})
 
 
-QUICK = ("generate beam",)
-"""A training, beside the twin alone, is in the README's `jaxformer bench train`; the others go the same ways."""
+QUICK = ("generate beam", "train gpt2 on gpu")
+"""A training on the processor, beside the twin alone, is in the README's `jaxformer bench train`; the others go the same
+ways."""
 WITH_SIDES = [
     pytest.param(item, marks=() if key_of(item) in QUICK else pytest.mark.slow, id=key_of(item))
     for item in ITEMS
-    if item.group in SIDES
+    if item.group != "start"
 ]
 
 
 @pytest.mark.parametrize("item", WITH_SIDES)
 @pytest.mark.torch
-def test_every_side_does_the_same_work(item, data, tmp_path):
+def test_every_side_does_the_same_work(item, data, tmp_path, monkeypatch):
+    """Also what is for a GPU, which works on the processor here."""
+    monkeypatch.setitem(generate_torch.DEVICES, "gpu", "cpu")
     cost = cost_of(prepared(item, tmp_path, data))
     assert cost.flops > 0
     assert cost.bytes > 0
+    assert cost.tokens > 0
     found = {}
     for peer in item.peers:
         if peer != COMPILED:
@@ -159,8 +163,8 @@ def faked(monkeypatch):
     told: dict[str, dict] = {}
     Fake.log = []
     monkeypatch.setattr(measure, "InWorker", lambda item, peer, *_: Fake(peer, **{"check": [2.0], **told.get(peer, {})}))
-    monkeypatch.setattr(measure, "ask_once", lambda *_, **__: {"flops": 1e9, "bytes": 1e6})
-    monkeypatch.setattr(commands, "ask_once", lambda *_: {"flops": 1e11, "bandwidth": 1e10})
+    monkeypatch.setattr(measure, "ask_once", lambda *_, **__: {"flops": 1e9, "bytes": 1e6, "tokens": 96})
+    monkeypatch.setattr(commands, "ask_once", lambda *_, **__: {"flops": 1e11, "bandwidth": 1e10})
     monkeypatch.setattr(limits, "load", lambda: 0.0)
     monkeypatch.setattr(limits, "pace", lambda: 1.0)
     return told
@@ -316,15 +320,26 @@ def test_results_as_markdown():
     text = markdown([cold, example("W3"), example()])
     lines = text.splitlines()
     assert lines[0].startswith(
-        "2 cores of a processor; jax 0.10.2, torch 2.13.0; float32 products of 1024 x 1024 at 1000 GFLOP/s"
+        "2 cores of a processor; jax 0.10.2, torch 2.13.0; float32 products of 1024 x 1024 at 1,000 GFLOP/s"
     )
     assert lines[2] == "| a training step | side | median | least to most | jaxformer is | apart | of the peak | memory |"
     assert lines[4] == "| the work W2: its sizes | jaxformer, 2 threads | 11 ms | 10 ms to 12 ms |  |  | 9 % | 0.50 GB |"
     assert lines[6] == "|  | torch, 2 threads | 22 ms | 20 ms to 30 ms | 2.00 x | 3e-08 | 5 % | 0.50 GB |"
     assert [line for line in lines if "W3" in line] == [lines[7]]
-    assert short_markdown([cold, example("W3"), example()]).splitlines()[2:] == [
-        "| a training step | the work W2 **2.0**, the work W3 **2.0** |",
+
+
+def test_results_of_a_gpu_are_a_part_of_their_own():
+    on_gpu = replace(example("W3"), device="gpu", tokens=2200.0, peak=Peak(1e15, 3e12, "a card"))
+    lines = markdown([on_gpu, example()]).splitlines()
+    (place,) = (i for i, line in enumerate(lines) if line.startswith("a card; "))
+    assert lines[place].endswith("bfloat16 products of 8192 x 8192 at 1,000,000 GFLOP/s, memory read at 3,000 GB/s.")
+    assert "| tokens a second |" not in "".join(lines[:place])
+    assert lines[place + 4].startswith("| the work W3: its sizes | jaxformer, 2 threads | 11 ms | 10 ms to 12 ms | 2e+05 |")
+    cold = example("gpt2", "start", jaxformer=[2.0], jaxformer_cold=[8.0], transformers=[4.0])
+    assert short_markdown([cold, on_gpu, example()]).splitlines()[2:] == [
+        "| a training step | the work W2 **2.0** |",
         "| from the start of the process | the work gpt2 **2.0** (first start 0.5) |",
+        "| a training step on a card | the work W3 **2.0** |",
     ]
 
 
@@ -349,12 +364,14 @@ def test_results_as_a_chart(tmp_path):
         ),
         (["train", "--json", "other.json"], "other.json does not hold results of jaxformer bench ("),
         (["start", "--chart", "bench.gif"], "chart = bench.gif is not a .png file; give it that ending"),
+        (["train", "--device", "gpu", "--items", "W1"], "items = 'W1' is not known; choose one of gpt2, W3"),
+        (["start", "--device", "gpu"], "device = gpu: bench start has no work for it; leave --device out"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_at_once(refusal, arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("other.json").write_text(json.dumps([1]))
-    monkeypatch.setattr(commands, "ask_once", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(commands, "ask_once", lambda *_, **__: pytest.fail("measured"))
     assert refusal(dispatch, ["bench", *arguments]).startswith(said)
 
 
@@ -368,7 +385,8 @@ def test_items_and_peers_are_known_to_each_other():
     assert len({key_of(item) for item in ITEMS}) == len(ITEMS)
     for item in ITEMS:
         assert item.peers[0] == JAXFORMER
-        assert set(item.peers) <= set(SIDES.get(item.group, item.peers)) <= set(PEERS)
-        assert item in chosen_items(item.group, ())
-    assert chosen_peers("start", ("twin",)) == (JAXFORMER, "twin")
-    assert COLD in chosen_peers("start", ())
+        assert set(item.peers) <= set(SIDES.get((item.group, item.device), item.peers)) <= set(PEERS)
+        assert item in chosen_items(item.group, item.device, ())
+    starts = chosen_items("start", "cpu", ())
+    assert chosen_peers(starts, ("twin",)) == (JAXFORMER, "twin")
+    assert COLD in chosen_peers(starts, ())
