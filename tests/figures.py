@@ -27,6 +27,9 @@ RIGHT = [mutant for mutant in MUTANTS if mutant.cause or mutant.says]
 
 FIGURES: dict[str, tuple[int, ...]] = {
     r"(\d+)/(\d+) mutants killed": (len(MUTANTS), len(MUTANTS)),
+    r"(\d+)/(\d+) noticed; of the (\d+) with one module to blame, (\d+) named right; of the (\d+) with one cause, (\d+)": (
+        *(len(MUTANTS), len(MUTANTS), len(MODULES), len(MODULES), len(CAUSES), len(RIGHT)),
+    ),
     r"modules? named right: (\d+) of (\d+)": (len(MODULES), len(MODULES)),
     r"causes? named right: (\d+) of (\d+) \((\d+) %\)": (len(RIGHT), len(CAUSES), round(100 * len(RIGHT) / len(CAUSES))),
     r"(\d+)/(\d+) equal": (Clean().count, Clean().count),

@@ -115,7 +115,7 @@ def add_results(path: Path, results: list[Result]) -> None:
 
 
 GROUPS = {"train": "a training step", "generate": "writing", "start": "from the start of the process"}
-HEADS = ("side", "median", "least to most", "tokens a second", "jaxformer is", "apart", "of the peak", "memory")
+HEADS = ("side", "median", "least to most", "tokens/s", "jaxformer is", "apart", "of the peak", "memory")
 
 
 def show(console: Console, result: Result) -> None:
@@ -144,7 +144,7 @@ def row(result: Result, peer: str, side: SideResult) -> list[str]:
     part = "" if result.group == "start" else f"{100 * result.part(peer):.0f} %"
     threads = int(side.figures.get("threads", 0))
     named = f"{peer}, {threads} thread{'s' * (threads > 1)}" if threads else peer
-    pace = f"{result.tokens / side.median:,.3g}" if result.tokens else ""
+    pace = f"{float(f'{result.tokens / side.median:.3g}'):,.0f}" if result.tokens else ""
     return [named, duration(side.median), spread, pace, ratio, "" if peer == JAXFORMER else apart(side), part, memory(side)]
 
 
@@ -203,13 +203,14 @@ def long_rows(result: Result) -> list[list[str]]:
 
 
 def short_markdown(results: Sequence[Result]) -> str:
-    """Format one row for each device and group, for the README: the speed of each item relative to the best peer."""
+    """Format the speed of each item relative to the best peer, for the README: a row for each group, and each accelerator."""
     rows: dict[str, list[str]] = {}
-    for device in ("cpu", "gpu"):
-        for group, head in GROUPS.items():
-            for result in ordered(results):
-                if (result.group, result.device) == (group, device) and result.best_peer:
-                    rows.setdefault(f"{head} on {result.peak.accelerator}".removesuffix(" on "), []).append(in_short(result))
+    for result in ordered(results):
+        if result.best_peer:
+            head, start = (
+                (result.peak.accelerator, f"{GROUPS[result.group]}: ") if result.device != "cpu" else (GROUPS[result.group], "")
+            )
+            rows.setdefault(head, []).append(start + in_short(result))
     return grid([["work", "times as fast"], *([head, ", ".join(cells)] for head, cells in rows.items())])
 
 
@@ -250,7 +251,8 @@ def filled(rows: Sequence[Sequence[str]]) -> list[list[str]]:
 
 def grid(rows: Sequence[Sequence[str]]) -> str:
     """Format a Markdown table; the first row is the header."""
-    lines = [f"| {' | '.join(cells)} |" for cells in filled(rows)]
+    rows = filled(rows)
+    lines = [f"| {' | '.join(cells)} |" for cells in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 

@@ -333,13 +333,13 @@ def test_results_of_a_gpu_are_a_part_of_their_own():
     lines = markdown([on_gpu, example()]).splitlines()
     (place,) = (i for i, line in enumerate(lines) if line.startswith("a card; "))
     assert lines[place].endswith("bfloat16 products of 8192 x 8192 at 1,000,000 GFLOP/s, memory read at 3,000 GB/s.")
-    assert "| tokens a second |" not in "".join(lines[:place])
-    assert lines[place + 4].startswith("| the work W3: its sizes | jaxformer, 2 threads | 11 ms | 10 ms to 12 ms | 2e+05 |")
+    assert "| tokens/s |" not in "".join(lines[:place])
+    assert lines[place + 4].startswith("| the work W3: its sizes | jaxformer, 2 threads | 11 ms | 10 ms to 12 ms | 200,000 |")
     cold = example("gpt2", "start", jaxformer=[2.0], jaxformer_cold=[8.0], transformers=[4.0])
     assert short_markdown([cold, on_gpu, example()]).splitlines()[2:] == [
         "| a training step | the work W2 **2.0** |",
         "| from the start of the process | the work gpt2 **2.0** (first start 0.5) |",
-        "| a training step on a card | the work W3 **2.0** |",
+        "| a card | a training step: the work W3 **2.0** |",
     ]
 
 
