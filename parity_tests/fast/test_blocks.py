@@ -72,7 +72,9 @@ def test_attention_weights_are_those_of_the_run(name, monkeypatch):
     arrays = [torch.from_numpy(array if array.dtype == bool else array.astype(np.float64)) for array in reference.inputs]
     with torch.no_grad():
         looked = theirs.weights(*arrays)
-        monkeypatch.setattr(torch_attention, "attention_weights", lambda *args: used.append(compute(*args)) or used[-1])
+        monkeypatch.setattr(
+            torch_attention, "attention_weights", lambda *args, **how: used.append(compute(*args, **how)) or used[-1]
+        )
         theirs(*arrays)
     found = block.weights(*(jnp.asarray(array.numpy()) for array in arrays))
     assert len(used) == 1 + (name in CROSS) == 2 - (found.cross is None)

@@ -255,8 +255,8 @@ def attended(as_float64):
     _, twin, inputs, _ = as_float64
     found, compute = [], torch_attention.attention_weights
 
-    def recording(*args):
-        found.append(compute(*args))
+    def recording(*args, **how):
+        found.append(compute(*args, **how))
         return found[-1]
 
     with torch.no_grad(), mock.patch.object(torch_attention, "attention_weights", recording):

@@ -48,7 +48,6 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/models/encoder_decoder.py:EncoderDecoder.hidden_states": ATTENTION,
     "jaxformer/nn/attention.py:attention": ATTENTION,
     "jaxformer/nn/attention.py:MultiHeadAttention.extend": ATTENTION,
-    "jaxformer/nn/chunked_attention.py:attend_in_chunks": "what attention reads, and how",
     "jaxformer/nn/blocks.py:Block.__call__": ATTENTION,
     "jaxformer/nn/blocks.py:Block.extend": ATTENTION,
     "jaxformer/nn/blocks.py:Block.weights": ATTENTION,

@@ -16,6 +16,7 @@ NO_TWIN = {
     "models/shown.py": "notebooks show torch's modules as their text",
     "nn/chunked_attention.py": "torch's fused attention keeps no scores",
     "nn/dropout.py": "torch.nn.Dropout",
+    "nn/fused_attention.py": "torch.nn.functional.scaled_dot_product_attention",
     "nn/grouped.py": "torch goes through the experts in a loop",
     "nn/linear.py": "torch.nn.Linear, and torch's own gradient of a product is fast already",
     "nn/precision.py": "torch's own functions sum in float32 or wider",
@@ -50,7 +51,6 @@ ONE_SIDED = {
 """Files in which either side has helpers that the other has not -> the reason. What both have is compared all the same."""
 
 RATE = "torch.nn.Dropout holds the rate and the mode"
-LATER = "torch's fused attention does not need to know"
 LEAF = "the leaf has the framework's own name"
 NUMBERS = "a compiled program takes its settings as numbers"
 OWN = "torch.nn has it"
@@ -66,10 +66,8 @@ DIFFERENT = {
     "decoding/sampling.py: next_tokens: repetition_penalty temperature top_k top_p min_p | sampling": NUMBERS,
     "decoding/translation.py: read: size width | n_tokens": NUMBERS,
     "decoding/translation.py: translate_beam: pad | nothing": PAD,
-    "nn/attention.py: MultiHeadAttention.__init__: causal | nothing": LATER,
-    "nn/attention.py: MultiHeadAttention: causal dropout_rate | dropout": RATE,
-    "nn/attention.py: attention: dropout_rate causal | dropout": RATE,
-    "nn/blocks.py: Block.__init__: causal | nothing": LATER,
+    "nn/attention.py: MultiHeadAttention: dropout_rate | dropout": RATE,
+    "nn/attention.py: attention: dropout_rate | dropout": RATE,
     "nn/blocks.py: Block: dropout_rate | dropout": RATE,
     "nn/cache.py: only jax has KVCache.grow": "a smaller cache is quicker to read where masked places are read too",
     "nn/convolution.py: only jax has Convolution": OWN,

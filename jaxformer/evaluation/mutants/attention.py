@@ -29,7 +29,7 @@ def layers_reversed(tensors: Weights) -> Weights:
 
 def scores_times(factor: Callable[[Array], float]) -> Injection:
     """Scale attention scores by factor(q), in addition to 1 / sqrt(H)."""
-    return patch(attention, attention_weights=lambda original: lambda q, k, *rest: original(q * factor(q), k, *rest))
+    return patch(attention, attention_weights=lambda original: lambda q, *rest, **how: original(q * factor(q), *rest, **how))
 
 
 def softmax_of(masked: Callable[[Array, Array], Array]) -> Injection:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxformer.evaluation.inject import Mutant, config, instead, patch, reads_as
+from jaxformer.evaluation.mutants.attention import causal_off_by
 from jaxformer.evaluation.mutants.models import without_norm
 from jaxformer.evaluation.outcome import choice
 from jaxformer.models import dual_encoder
 from jaxformer.models.dual_encoder import DualEncoder
-from jaxformer.models.encoder import Encoder
 from jaxformer.nn import image_pooling, images
 
 
@@ -100,7 +100,7 @@ TOWERS = [
     ),
     Mutant(
         "texts that see later tokens",
-        patch(Encoder, _seen=lambda original: lambda self, x, mask: mask),
+        causal_off_by(1000),
         "clip",
         r"text\.stack\.blocks\.\d\.attention",
         choice("attention", "mask=as given, padding alone"),

@@ -10,7 +10,7 @@ from jax import Array
 from jaxformer.evaluation.inject import Injection, Mutant, config, instead, patch, reads_as
 from jaxformer.evaluation.mutants.attention import NO_BIAS
 from jaxformer.evaluation.outcome import choice
-from jaxformer.nn import attention, blocks, positions, rotary
+from jaxformer.nn import attention, blocks, masks, positions, rotary
 
 HEADS = attention.MultiHeadAttention
 NORMS = "attention_norm|attention_output_norm|feed_forward_norm|feed_forward_output_norm|norm"
@@ -33,9 +33,10 @@ def turned_back(original: Callable[..., tuple[Array, Array]]) -> Callable[..., t
     return waves
 
 
-def cap_last(q: Array, k: Array, mask: Array, bias: Array | None, scoring: attention.Scoring) -> Array:
+def cap_last(q: Array, k: Array, mask: Array | None, bias: None, scoring: attention.Scoring, *, causal: bool) -> Array:
     """Apply the soft cap after the mask, so that masked keys count as scores of -softcap."""
     scale, cap = cast(float, scoring.scale), cast(float, scoring.softcap)
+    mask = cast(Array, masks.combine(mask, masks.causal_mask(q.shape[1])))
     scores = jnp.einsum("btnh,bsnh->bnts", q, k) * scale
     return attention.masked_softmax(cap * jnp.tanh(jnp.where(mask, scores, -jnp.inf) / cap), None)
 
