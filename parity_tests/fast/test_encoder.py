@@ -117,7 +117,9 @@ def test_attention_weights_are_those_of_the_run(as_float64, monkeypatch):
     tokens, mask, types = map(torch.from_numpy, (tokens, mask, types))
     with torch.no_grad():
         theirs = twin.attention_weights(tokens, mask=mask, token_types=types)
-        monkeypatch.setattr(torch_attention, "attention_weights", lambda *args: used.append(compute(*args)) or used[-1])
+        monkeypatch.setattr(
+            torch_attention, "attention_weights", lambda *args, **how: used.append(compute(*args, **how)) or used[-1]
+        )
         twin(tokens, mask=mask, token_types=types)
     check_float64("jax", ours, torch.stack(used))
     check_float64("torch", theirs, torch.stack(used))

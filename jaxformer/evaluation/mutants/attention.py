@@ -14,7 +14,7 @@ from jaxformer.pytree import STACKED
 
 MASKED = "masked scores=-inf, rows without keys 0"
 NO_BIAS = choice("linear layer", "bias=added, left out")
-ONE_MORE = choice("attention", "mask=as given, padding alone, causal and one more")
+ONE_MORE = choice("attention", "mask=as given, causal, as given, causal and one more")
 
 
 def weight_of(*others: str) -> str:
@@ -180,20 +180,20 @@ ATTENTION = [
         "padding mask inverted",
         patch(masks, padding_mask=lambda original: lambda valid: original(~valid)),
         diverging="attention",
-        cause=choice("attention", "mask=as given, inverted, causal"),
+        cause=choice("attention", "mask=as given, causal, inverted, causal"),
     ),
     Mutant(
         "padding mask ignored",
         patch(masks, padding_mask=lambda original: lambda valid: original(jnp.ones_like(valid))),
         diverging="attention",
-        cause=choice("attention", "mask=as given, causal"),
+        cause=choice("attention", "mask=as given, causal, causal"),
     ),
     Mutant("causal mask one too wide", causal_off_by(1), diverging="attention", cause=ONE_MORE),
     Mutant(
         "causal mask one too narrow",
         causal_off_by(-1),
         diverging="attention",
-        cause=choice("attention", "mask=as given, as given, causal and one fewer"),
+        cause=choice("attention", "mask=as given, causal, as given, causal and one fewer"),
     ),
 ]
 

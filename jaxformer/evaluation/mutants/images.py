@@ -103,7 +103,7 @@ TOWERS = [
         causal_off_by(1000),
         "clip",
         r"text\.stack\.blocks\.\d\.attention",
-        choice("attention", "mask=as given, padding alone"),
+        choice("attention", "mask=as given, causal, as given"),
     ),
     Mutant("a text pooled by the highest id", instead(DualEncoder, _pool=by_highest_id), "clip"),
     Mutant("scale of logits without exp", instead(DualEncoder, compare=without_exp), "clip"),

@@ -159,7 +159,7 @@ SEQUENCE_TO_SEQUENCE = [
         "causal mask missing in the decoder": (
             causal_off_by(1000),
             r"decoder\.blocks\.\d\.attention",
-            choice("attention", "mask=as given, padding alone"),
+            choice("attention", "mask=as given, causal, as given"),
         ),
         "causal mask of the decoder one too wide": (
             causal_off_by(1),
