@@ -1,6 +1,7 @@
-"""What several tests compile is compiled once a session, and quickly: LLVM optimises nothing, and an older part of XLA writes
-the fusions, which takes half of the time away. `benchmarks` measures programs as users run them. Every process keeps to one
-thread of torch's, and seldom looks for garbage: a tenth of the time went to looking through all that jax and torch have."""
+"""What several tests compile is compiled once a session, and quickly: LLVM optimises nothing and is given each program in one
+piece, and an older part of XLA writes the fusions, which takes half of the time away. `benchmarks` measures programs as users
+run them. Every process keeps to one thread of torch's, and seldom looks for garbage: a tenth of the time went to looking
+through all that jax and torch have."""
 
 import gc
 import importlib.util
@@ -25,12 +26,13 @@ QUICKLY = xla_flags(
         "xla_backend_optimization_level": "0",
         "xla_llvm_disable_expensive_passes": "true",
         "xla_cpu_use_fusion_emitters": "false",
+        "xla_cpu_parallel_codegen_split_count": "1",
     }
 )
 FOLDER, LEAST = "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
-LONGEST = "test_sharding.py", "test_mutants.py", "test_promises.py", "test_model_types.py", "test_translate.py"
+LONGEST = "test_sharding.py", "test_model_types.py", "test_runs.py", "test_promises.py", "test_translate.py"
 """Files that begin first: at the end one worker would wait for the other."""
 
 gc.set_threshold(50_000, 50, 100)

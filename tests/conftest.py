@@ -1,5 +1,6 @@
 """What the tests share: a small text, a recipe made small, and how a refusal has to look."""
 
+import gc
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -75,6 +76,14 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return said.strip()
 
     return refused
+
+
+@pytest.fixture(scope="module")
+def little_to_collect() -> Iterator[None]:
+    """Damage is followed by a collection of garbage, which takes seconds where other tests have left many objects."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

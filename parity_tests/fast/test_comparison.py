@@ -277,6 +277,7 @@ def compare_gpt2(theirs, ours, checks):
     return compare(theirs, ours, (ids,), rules=GPT2, call_torch=lambda model, ids: model(ids.long()).logits, checks=checks)
 
 
+@pytest.mark.slow
 def test_gpt2_is_transformers_gpt2(gpt2):
     theirs, _, ours = gpt2
     report = compare_gpt2(theirs, ours, CHECK_NAMES)

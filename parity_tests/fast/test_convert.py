@@ -211,7 +211,7 @@ def test_a_prompt_is_read_and_told_as_transformers_does(gpt2, tmp_path, capsys):
     assert tokenizer.encode("<s>a b").tolist() == [1, 3, 4]
     bias = jnp.zeros(kept.model.config.vocab_size).at[4].set(1e6)
     config = replace(kept.model.config, head_bias=True)
-    model = jf.GPT(config, rngs=jax.random.key(0))
+    model = jf.excite(jf.abstract(config), seed=0)
     model.head.bias[...] = bias
     assert write_text(Generate(folder=tmp_path, prompt="a", tokens=2, temperature=0.0), replace(kept, model=model)) == "a b b"
 

@@ -83,6 +83,14 @@ def test_bert_before_any_task_has_a_head_and_a_pooler(save, tmp_path):
         found = convert(folder, tmp_path / "out", "hf")
     assert "not in it: 2 of the source, of a head for next sentences" in found.said
     assert "LOST" not in found.said
+
+
+@pytest.mark.slow
+def test_a_head_that_is_not_loaded_spoils_no_certificate(save, tmp_path):
+    _, folder = save("BertForPreTraining")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = convert(folder, tmp_path / "out", "hf")
     report = certify(found.source.checkpoint, found.model, found.files, tmp_path / "parity.json")
     assert report.verdict.startswith("EQUAL"), report.verdict
 

@@ -68,7 +68,6 @@ def test_equal():
     assert isolated(two).verdict == "EQUAL: weights, forward (tier A)"
 
 
-@pytest.mark.slow
 def test_a_crash_is_told():
     report = isolated(crashing)
     assert report.exit_code == 2
@@ -97,7 +96,7 @@ def test_what_cannot_be_handed_over_is_refused():
         isolated(lambda p, x: two(p, x) if lock else None)
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "said"),
     [

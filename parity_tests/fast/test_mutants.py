@@ -37,10 +37,12 @@ OF_MODELS = [mutant for mutant in MUTANTS if mutant.case in CONFIGS]
 
 
 def one_of_each_operator() -> list[Mutant]:
-    """The first mutant of each operator that names the cause of some, of the smallest model where it can be."""
+    """The first mutant of each operator that names the cause of some in two small models: of ids and of pictures."""
     found: dict[str, Mutant] = {}
-    for mutant in sorted(OF_MODELS, key=lambda mutant: mutant.case != "plain"):
-        found.setdefault(mutant.cause.partition(".")[0], mutant)
+    for case in ("plain", "vit"):
+        for mutant in OF_MODELS:
+            if mutant.case == case:
+                found.setdefault(mutant.cause.partition(".")[0], mutant)
     return [*found.values()]
 
 

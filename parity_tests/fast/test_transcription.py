@@ -35,9 +35,7 @@ def whisper(tmp_path_factory):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize(
-    "name", usually(CASES, "short, German, text, 1", "long, detected, timestamps, 1", "long, into English, timestamps, 3")
-)
+@pytest.mark.parametrize("name", usually(CASES, "short, German, text, 1", "long, into English, timestamps, 3"))
 def test_ids_are_transformers(name, whisper):
     (theirs, ours), (audio, asked, timestamps, beams) = whisper, CASES[name]
     features = torch.from_numpy(ours.features(audio, 16000).copy()).T[None]
@@ -72,6 +70,11 @@ def test_the_twin_writes_the_same_timestamps():
     found = decode_jax(case)
     check_decoding(found, decode_torch(case))
     assert (found.tokens >= 9).any(-1).all()
+
+
+@pytest.mark.slow
+def test_the_twin_writes_the_same_timestamps_greedily():
+    case = DECODINGS["timestamps"]
     greedy = replace(case, beam=None, sampling=jf.SamplingConfig(temperature=0, timestamps=9, not_first=(11,)))
     check_decoding(decode_jax(greedy), decode_torch(greedy))
 

@@ -69,6 +69,7 @@ def recipe(**rates: float) -> Translate:
 
 RECIPE = recipe(**RATES)
 BUCKETS, _ = make_buckets(RECIPE, TOKENIZER, Splits(TEXTS, TEXTS, TEXTS))
+OF_ONE_SHAPE, _ = make_buckets(replace(RECIPE, shapes=1), TOKENIZER, Splits(TEXTS, TEXTS, TEXTS))
 RULES = {"pad": BUCKETS.pad, "smoothing": RECIPE.smoothing}
 
 
@@ -137,7 +138,7 @@ def trained():
     plain = recipe(embedding_dropout=0.0, residual_dropout=0.0)
     optimizer = make_optimizer(replace(plain.optimizer, learning_rate=2e-2), replace(plain.schedule, last=150))
     with jax.numpy_dtype_promotion("standard"):
-        run = make_shaped_train_steps(partial(pairs.pair_loss, **RULES), optimizer, partial(BUCKETS.batch, 0))
+        run = make_shaped_train_steps(partial(pairs.pair_loss, **RULES), optimizer, partial(OF_ONE_SHAPE.batch, 0))
         state = train_state(build(plain.model, rngs=jax.random.key(0)), optimizer)
         return run(state, None, jax.random.key(0), 150)[0].model
 

@@ -87,6 +87,7 @@ def test_a_cause_is_found_with_its_number(name):
     assert others == ([["temperature", "cap"]] if name == "cap, then temperature" else [])
 
 
+@pytest.mark.first(8)
 @pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "suppressed ids"])
 def test_of_other_logits_no_cause_is_told(name):
     """Truncations of other logits are no cause: the ids that are left have other probabilities."""

@@ -14,6 +14,7 @@ from flax import linen, nnx
 import jaxformer as jf
 from jaxformer.errors import InputError
 from jaxformer.parity.report.schema import schema
+from parity_tests.support.helpers import usually
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -107,7 +108,7 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", usually(BUGS, "scale", "mask"))
 def test_a_bug_is_placed_and_the_sides_have_names_of_their_own(bug, variables):
     report = jf.compare(variables, in_nnx(variables, bug), (IDS,), call_torch=apply, **QUICK)
     place, says = BUGS[bug]
@@ -125,10 +126,8 @@ def test_a_bug_is_placed_and_the_sides_have_names_of_their_own(bug, variables):
 
 def test_layers_of_a_stack_are_found_one_by_one():
     config = tiny_config(n_layers=3)
-    before = jf.excite(jf.GPT(config, rngs=jax.random.key(0)), seed=0)
-    after = jax.tree.unflatten(
-        jax.tree.structure(jf.GPT(replace(config, activation="relu"), rngs=jax.random.key(0))), jax.tree.leaves(before)
-    )
+    before = jf.excite(jf.abstract(config), seed=0)
+    after = jax.tree.unflatten(jax.tree.structure(jf.abstract(replace(config, activation="relu"))), jax.tree.leaves(before))
     ids, _ = jf.probe(vocab=config.vocab_size, length=5)
     assert jf.compare(before, before, (ids,), **QUICK).exit_code == 0
     report = jf.compare(before, after, (ids,), **QUICK)

@@ -1,4 +1,4 @@
-"""The gate of Linen beside NNX, in short: one kind as it is, and a planted bug."""
+"""The gate of Linen beside NNX, in short: a planted bug; pairs without one are in test_two_jax.py."""
 
 import pytest
 
@@ -8,6 +8,7 @@ from benchmarks.field_outcome import outcome
 pytestmark = pytest.mark.usefixtures("untyped")
 
 
+@pytest.mark.slow
 def test_a_fresh_pair_is_equal_both_ways():
     reports = dict(two_jax.both_ways("encoder", two_jax.pair("encoder", excited=False), tier="A"))
     assert [report.exit_code for report in reports.values()] == [0, 0]

@@ -7,6 +7,7 @@ import pytest
 from flax import linen, nnx
 
 import jaxformer as jf
+from parity_tests.support.helpers import usually
 
 pytestmark = pytest.mark.usefixtures("untyped")
 
@@ -46,7 +47,7 @@ BUFFERS = {
 }
 
 
-@pytest.mark.parametrize("case", BUFFERS)
+@pytest.mark.parametrize("case", usually(BUFFERS, "a constant running mean", "a table of two numbers"))
 def test_a_constant_of_another_value_is_told_and_no_module_is_accused(case):
     before, after, name = BUFFERS[case]
     old, new = jf.excite(Normed(**before), seed=0), jf.excite(Normed(**after), seed=0)

@@ -156,6 +156,7 @@ def test_a_phase_is_waited_for_as_its_kind_has_taken(phases, longest, seconds, s
     assert ended[0].startswith(said)
 
 
+@pytest.mark.usefixtures("little_to_collect")
 def test_no_garbage_is_collected_while_frames_are_read(monkeypatch):
     """A finalizer that wants the interpreter's lock would wait for ever."""
     collected: list[str] = []

@@ -38,7 +38,7 @@ Spoil = Callable[[Path, int], str]
 
 def kinds(folder: Path, seed: int = 0) -> dict[str, tuple[Path, Callable[[Path], str]]]:
     """Folders of four kinds, and what is read of each."""
-    model = jax.jit(lambda key: jf.GPT(tiny_config(), rngs=key))(jax.random.key(seed))
+    model = jf.excite(jf.abstract(tiny_config()), seed)
     run = RunFolder.create(folder / "run", {"recipe": {}, RUN: f"{seed}"})
     keep_weights(run, 3, model, newest=2)
     for step in (3, 6):
@@ -210,7 +210,7 @@ def made_bombs(folder: Path, times: int) -> Iterator[tuple[Path, Callable[[Path]
         (folder / f"nested{i}").mkdir()
         (folder / f"nested{i}/config.json").write_text("[" * 10**5 * (i + 1))
         yield folder / f"nested{i}", jf.load
-        model = jax.jit(lambda key: jf.GPT(tiny_config(), rngs=key))(jax.random.key(0))
+        model = jf.excite(jf.abstract(tiny_config()), seed=0)
         jf.save(model, folder / f"deep{i}")
         (folder / f"deep{i}/manifest.json").unlink()
         described = json.loads((folder / f"deep{i}/config.json").read_text())

@@ -18,6 +18,7 @@ from tests.faults.disks import full_disks
 from tests.faults.processes import TOY, Start, forked_toy, toy
 from tests.runs.test_lock import HOLD
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
 ORBAX_IS_LOUD = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -93,6 +94,7 @@ def test_generated_configurations():
     assert generated.configs(40, Path()) == []
 
 
+@pytest.mark.slow
 def test_an_unchecked_configuration_is_foreign(monkeypatch):
     monkeypatch.setattr(GPTConfig, "__post_init__", lambda self: None)
     assert generated.configs(40, Path())

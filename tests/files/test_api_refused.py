@@ -14,11 +14,10 @@ import torch_ref.nn.cache
 import torch_ref.nn.masks
 import torch_ref.training.optimizers
 from jaxformer.errors import JaxformerError
-from tests.tiny import quick_key
 
 SIZES = {"vocab_size": 11, "context": 8, "d_model": 4, "n_layers": 1, "n_heads": 2, "d_ff": 3}
 CONFIG, PAIR = jf.GPTConfig(**SIZES), jf.EncoderDecoderConfig(**SIZES)
-GPT, BOTH = jf.GPT(CONFIG, rngs=quick_key(0)), jf.EncoderDecoder(PAIR, rngs=quick_key(0))
+GPT, BOTH = (jf.excite(jf.abstract(config), seed=0) for config in (CONFIG, PAIR))
 IDS = np.array([[1, 2, 3]])
 KEYS = jax.random.split(jax.random.key(0), 3)
 TORCH_MASK = torch.ones(1, 1, 3, 3, dtype=torch.bool)

@@ -168,7 +168,7 @@ def test_names_of_older_files(tmp_path):
     """BERT's first files have gamma and beta, and a head whose names stand beside `bert.`"""
     sizes = {"vocab_size": 7, "context": 5, "d_model": 4, "n_layers": 1, "n_heads": 2, "d_ff": 6, "token_types": 2}
     config = jf.EncoderConfig(**sizes, norm_position="post", embedding_norm=True, pooler=True, padding_idx=0)
-    model = jf.Encoder(config, rngs=jax.random.key(0))
+    model = jf.excite(jf.abstract(config), seed=0)
     jf.save(model, tmp_path / "it", like="hf")
     state = safetensors.numpy.load_file(tmp_path / "it" / WEIGHTS)
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
@@ -335,7 +335,7 @@ def test_a_field_without_a_place(tmp_path):
         vocab_size=7, context=5, d_model=4, n_layers=1, n_heads=2, d_ff=6, embedding_scale=True, logits_scale=2.0
     )
     with pytest.raises(ConversionError) as caught:
-        jf.save(jf.GPT(config, rngs=jax.random.key(0)), tmp_path / "it", like="hf")
+        jf.save(jf.excite(jf.abstract(config), seed=0), tmp_path / "it", like="hf")
     assert str(caught.value) == (
         "transformers' gpt2 has no place for embedding_scale = True (False there); logits_scale = 2.0 (1.0 there)"
     )
@@ -345,7 +345,7 @@ def test_a_field_without_a_place(tmp_path):
 def test_settings_of_training_are_a_warning(tmp_path):
     config = jf.GPTConfig(vocab_size=7, context=5, d_model=4, n_layers=1, n_heads=2, d_ff=6, feed_forward_dropout=0.5)
     with pytest.warns(UserWarning, match=r"no place for feed_forward_dropout = 0.5 \(0.0 there\): training needs it"):
-        jf.save(jf.GPT(config, rngs=jax.random.key(0)), tmp_path / "it", like="hf")
+        jf.save(jf.excite(jf.abstract(config), seed=0), tmp_path / "it", like="hf")
 
 
 def test_a_head_that_is_not_loaded(folder):

@@ -17,12 +17,12 @@ from jaxformer.config.configuration import FixedTable
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.convert.safetensors import save_weights
 from jaxformer.errors import CheckpointError, InputError
-from jaxformer.models import abstract, build
+from jaxformer.models import abstract
 from jaxformer.nn.linear import Linear
+from jaxformer.parity.probe import excite
 from jaxformer.pytree import map_named, named_leaves
 from jaxformer.runs.folder import RunFolder
 from tests.room import room_for
-from tests.tiny import quick_key
 
 SIZES = {"d_model": 4, "n_layers": 1, "n_heads": 2, "d_ff": 3, "vocab_size": 5, "context": 3}
 CONFIGS = {
@@ -225,7 +225,7 @@ def test_a_folder_without_a_model(tmp_path):
 
 
 def test_the_folder_of_a_run(tmp_path):
-    model = build(GPTConfig(**SIZES), rngs=quick_key(0))
+    model = excite(abstract(GPTConfig(**SIZES)), seed=0)
     run = RunFolder.create(tmp_path / "run", {"recipe": {"model": asdict(model.config)}, "characters": "abcde"})
     save_weights(run.weights, model)
     assert_same(load(run.path), model)

@@ -14,9 +14,10 @@ from jaxformer.cli.flags import parse
 from jaxformer.config.configuration import FixedTable, from_dict, plain
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import ConfigError
-from jaxformer.models import abstract, build
+from jaxformer.models import abstract
+from jaxformer.parity.probe import excite
 from jaxformer.pytree import named_leaves
-from tests.tiny import quick_key, tiny_config
+from tests.tiny import tiny_config
 
 NUMBERS = np.random.default_rng(0).standard_normal((9, 8)).astype(np.float32)
 CONFIG = tiny_config(n_layers=1, positions=FixedTable(NUMBERS))
@@ -80,7 +81,7 @@ def test_a_source_needs_rows_too():
 
 @pytest.fixture(scope="module")
 def model():
-    return build(CONFIG, rngs=quick_key(0))
+    return excite(abstract(CONFIG), seed=0)
 
 
 @pytest.mark.slow
@@ -101,11 +102,11 @@ def test_a_step_trains_everything_but_the_table(model):
 def test_models_with_equal_tables_are_one_program(model):
     run = jax.jit(lambda model: model(IDS))
     first = run(model)
-    again = build(replace(CONFIG, positions=FixedTable(NUMBERS.copy())), rngs=quick_key(0))
+    again = excite(abstract(replace(CONFIG, positions=FixedTable(NUMBERS.copy()))), seed=0)
     assert np.array_equal(run(again), first)
     assert np.array_equal(run(copy.deepcopy(model)), first)
     assert run._cache_size() == 1
-    other = build(replace(CONFIG, positions=FixedTable(NUMBERS + 1)), rngs=quick_key(0))
+    other = excite(abstract(replace(CONFIG, positions=FixedTable(NUMBERS + 1))), seed=0)
     assert not np.array_equal(run(other), first)
     assert run._cache_size() == 2
 

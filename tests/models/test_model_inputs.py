@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +13,9 @@ import torch_ref.models
 import torch_ref.nn.cache
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import InputError
-from jaxformer.models import build
+from jaxformer.models import abstract
 from jaxformer.nn.cache import empty_cache
-from tests.tiny import quick_key
+from jaxformer.parity.probe import excite
 
 V, CONTEXT = 11, 8
 SIZES = {"d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 16, "vocab_size": V, "context": CONTEXT}
@@ -25,7 +24,7 @@ ENCODER = EncoderConfig(**SIZES, token_types=3)
 PLAIN_ENCODER = replace(ENCODER, token_types=0)
 SEQUENCES = EncoderDecoderConfig(**SIZES, source_vocab_size=13, n_decoder_layers=3)
 SIDES: dict[str, tuple[Callable, Callable, Callable]] = {
-    "jax": (partial(build, rngs=quick_key(0)), jnp.asarray, empty_cache),
+    "jax": (lambda config: excite(abstract(config), seed=0), jnp.asarray, empty_cache),
     "torch": (torch_ref.models.build, torch.from_numpy, torch_ref.nn.cache.empty_cache),
 }
 sides = pytest.mark.parametrize(("of", "array", "empty"), SIDES.values(), ids=SIDES)
@@ -182,7 +181,7 @@ def test_a_memory_of_another_width(of, array, empty, untyped):
 
 
 def test_lists(untyped):
-    built, ids = build(SEQUENCES, rngs=quick_key(0)), [[1, 2], [3, 4]]
+    built, ids = excite(abstract(SEQUENCES), seed=0), [[1, 2], [3, 4]]
     assert np.array_equal(built(ids, ids), built(np.array(ids), np.array(ids)))
     assert (
         said(lambda: built([[1, 2], [3]], ids)) == "rows of ids have different lengths; pad them to one, and mask the padding"

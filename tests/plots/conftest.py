@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flax import nnx
 
+import jaxformer as jf
 from jaxformer.config.presets import COPY
 from jaxformer.models import GPT, EncoderDecoder
 from jaxformer.runs.averaging import write_weights
@@ -30,7 +30,7 @@ def copying(tmp_path_factory) -> Path:
     from dataclasses import replace
 
     config = replace(COPY, d_model=8, n_layers=2, n_heads=2, d_ff=12, layers="rolled")
-    model = EncoderDecoder(config, rngs=nnx.Rngs(0))
+    model = jf.excite(jf.abstract(config), seed=0)
     path = tmp_path_factory.mktemp("runs") / "copying"
     return save(path, {"recipe": {"task": "copy", "preset": "copy", "model": asdict(config)}}, model)
 
@@ -41,16 +41,14 @@ def writing(tmp_path_factory) -> Path:
     config = tiny_config(vocab_size=5, positions="learned")
     path = tmp_path_factory.mktemp("runs") / "writing"
     about = {"recipe": {"preset": "tiny", "model": asdict(config)}, "characters": " abco"}
-    return save(path, about, GPT(config, rngs=nnx.Rngs(1)))
+    return save(path, about, jf.excite(jf.abstract(config), seed=1))
 
 
 @pytest.fixture(scope="module")
 def rotating(tmp_path_factory) -> Path:
     """A saved model with rotary positions."""
-    import jaxformer as jf
-
     path = tmp_path_factory.mktemp("models") / "rotating"
-    jf.save(GPT(tiny_config(rotary="half", positions="none"), rngs=nnx.Rngs(2)), path)
+    jf.save(jf.excite(jf.abstract(tiny_config(rotary="half", positions="none")), seed=2), path)
     return path
 
 

@@ -40,7 +40,7 @@ def test_a_model_shows_its_parts(config):
 
 
 def test_a_models_html_is_no_part_of_its_tree():
-    model = jf.GPT(tiny_config(), rngs=nnx.Rngs(0))
+    model = jf.excite(jf.abstract(tiny_config()), seed=0)
     assert not [path for path, _ in nnx.iter_graph(model) if "html" in str(path)]
 
 

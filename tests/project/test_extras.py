@@ -21,7 +21,7 @@ import jaxformer as jf
 from flax import nnx
 
 sizes = {"vocab_size": 7, "context": 8, "d_model": 8, "n_layers": 1, "n_heads": 2, "d_ff": 8}
-model = jf.excite(jf.GPT(jf.GPTConfig(**sizes), rngs=nnx.Rngs(0)), seed=0)
+model = jf.excite(jf.abstract(jf.GPTConfig(**sizes)), seed=0)
 assert jf.generate(model, np.array([[1, 2]]), 2).shape == (1, 2)
 jf.make_optimizer(jf.OptimizerConfig(name="adam", learning_rate=0.1), jf.ScheduleConfig()).init(model)
 jf.save(model, "model")

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,7 @@ def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return len([name for name in names if name.arg not in ("self", "cls")])
 
 
+@cache
 def all_functions() -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
     return {
         f"{path.relative_to(ROOT).as_posix()}:{name}": function

@@ -44,8 +44,8 @@ def test_the_console_script_of_the_wheel_is_a_function(installed):
 
 def test_a_recipe_trains_outside_of_the_checkout(installed, tmp_path):
     small = (
-        "--steps 2 --evaluate-every 2 --batch 2 --show 0 --out run "
-        "--model.n-layers 1 --model.n-heads 1 --model.d-model 8 --model.d-ff 16 --model.layers rolled"
+        "--preset copy --steps 4 --evaluate-every 2 --batch 3 --show 0 --out run "
+        "--model.n-layers 1 --model.n-heads 2 --model.d-model 8 --model.d-ff 12 --model.layers rolled"
     )
     without_train = "import sys; sys.modules['train'] = None"
     code = f"{without_train}; import jaxformer; from jaxformer.cli.main import main; print(jaxformer.__file__); main()"

@@ -25,7 +25,6 @@ from jaxformer.cli.flags import flag_names, run
 from jaxformer.cli.generate import Generate
 from jaxformer.cli.main import dispatch
 from jaxformer.io.checksums import sealed
-from jaxformer.runtime.compilation_cache import FOLDER
 from tests.tiny import flags, quick_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -391,10 +390,9 @@ def test_a_setting_of_jax_that_asks_for_an_error(kind, monkeypatch, refusal):
     assert refusal(main, []) == said + "a run skips such steps by itself, and says where they come from"
 
 
-def test_qa_answers():
-    code, said, error = outcome(sys.executable, "-m", "train.qa")
-    assert (code, error) == (0, f"compiled programs are kept in {os.environ[FOLDER]}; --no-cache keeps none\n")
-    assert said.count("-> awesome <EOS>\n") == 2
+def test_qa_answers(capsys):
+    qa.main([])
+    assert capsys.readouterr().out.count("-> awesome <EOS>\n") == 2
 
 
 @pytest.mark.slow

@@ -2,14 +2,12 @@
 
 import contextlib
 import errno
-import gc
 import json
 import os
 import random
 import shutil
 import threading
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +26,7 @@ from jaxformer.runs.folder import RUN, kept_states
 from tests.room import room_for
 from tests.tiny import tiny_config
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
 ORBAX_IS_LOUD = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """Its threads still answer reads of a damaged file when nobody listens any more."""
 
@@ -39,14 +38,6 @@ def state(step: int) -> dict[str, jax.Array]:
         "w": jnp.asarray(draw.standard_normal((40, 30)), jnp.float32),
         "b": jnp.full(3, 0.5 * step),
     }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _little_to_collect() -> Iterator[None]:
-    """Damage is followed by a collection, which takes seconds where other tests have left many objects."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

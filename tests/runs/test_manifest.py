@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 
 import jaxformer as jf
@@ -24,6 +23,7 @@ from jaxformer.runs.manifest import Manifest
 from jaxformer.runs.metrics import checked_line
 from tests.tiny import flags, quick_recipe, tiny_config
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
 FLIPS = 30
 UNREAD = {"loss.png"}
 """Files that no run reads."""
@@ -244,7 +244,7 @@ class Killed(BaseException):
 
 def test_killed_at_every_instant_of_a_save(tmp_path, monkeypatch):
     """Before each renaming, of the file and of the manifest, while weights are replaced, first written and removed."""
-    model = jax.jit(lambda key: jf.GPT(tiny_config(), rngs=key))(jax.random.key(0))
+    model = jf.excite(jf.abstract(tiny_config()), seed=0)
     run = RunFolder.create(tmp_path / "run", {})
     for step in (1, 2):
         keep_weights(run, step, model, newest=2)

@@ -7,7 +7,6 @@ import re
 from dataclasses import asdict, replace
 from functools import partial
 
-import jax
 import pytest
 
 import jaxformer as jf
@@ -48,7 +47,7 @@ def test_what_fits_is_not_refused():
 
 
 def test_a_configuration_far_larger_than_its_tensors(tmp_path, refusal):
-    jf.save(jax.jit(lambda key: jf.GPT(tiny_config(), rngs=key))(jax.random.key(0)), tmp_path / "model")
+    jf.save(jf.excite(jf.abstract(tiny_config()), seed=0), tmp_path / "model")
     path = tmp_path / "model/config.json"
     described = json.loads(path.read_text())
     (tmp_path / "model/manifest.json").unlink(missing_ok=True)

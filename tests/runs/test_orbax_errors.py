@@ -9,6 +9,8 @@ import pytest
 
 from jaxformer.runs.orbax_errors import LOGGERS, end_of_fault, is_not_orbax
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
+
 
 @pytest.fixture(autouse=True)
 def loggers():

@@ -33,10 +33,13 @@ from jaxformer.runs.averaging import write_weights
 from jaxformer.runs.checkpoint import digest
 from jaxformer.runs.folder import NOT_BEGUN, RunFolder, free_folder, kept_states
 from jaxformer.training.loop import StoppedError
-from tests.tiny import flags, quick_key, quick_recipe, tiny_config
+from tests.tiny import flags, quick_recipe, tiny_config
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-"""Its threads still answer reads of a damaged checkpoint when nobody listens any more; commands keep that to themselves."""
+pytestmark = [
+    pytest.mark.usefixtures("little_to_collect"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+"""Orbax's threads still answer reads of a damaged checkpoint when nobody listens any more; commands keep that to themselves."""
 
 
 @pytest.fixture(autouse=True)
@@ -437,7 +440,7 @@ def test_a_run_that_has_lost_every_checkpoint_is_told_in_every_way(whole, copy, 
 
 def test_a_saved_model_is_no_run(text_file, tmp_path, capsys):
     out = tmp_path / "mine"
-    jf.save(jf.GPT(tiny_config(), rngs=quick_key(0)), out)
+    jf.save(jf.excite(jf.abstract(tiny_config()), seed=0), out)
     with pytest.raises(InputError, match=r"mine holds a saved model and no run; name another folder with --out$"):
         shakespeare.main(flags(data=text_file, out=out))
     with pytest.raises(CheckpointError, match=r"config\.json describes no run; start one without --resume in another --out$"):
