@@ -83,7 +83,7 @@ def test_bert_before_any_task_has_a_head_and_a_pooler(save, tmp_path):
         found = convert(folder, tmp_path / "out", "hf")
     assert "not in it: 2 of the source, of a head for next sentences" in found.said
     assert "LOST" not in found.said
-    report = certify(found.source.checkpoint, found.model, found.files, tmp_path / "parity.json")
+    report = certify(found.theirs, found.model, found.files, tmp_path / "parity.json")
     assert report.verdict.startswith("EQUAL"), report.verdict
 
 
