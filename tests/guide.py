@@ -32,7 +32,6 @@ def figures(page: str) -> list[str]:
 
 def run(page: str, folder: Path) -> dict[str, Any]:
     """Run a page in a folder, and return its names."""
-    (folder / "figures").mkdir(exist_ok=True)
     reader, refused = Page(folder, folder, {}), set[str]()
     names = reader.names
     for block in (Block(*found) for found in BLOCK.findall(PAGES[page].read_text("utf-8"))):

@@ -10,6 +10,7 @@ import numpy as np
 from jaxformer.config.dual import DualEncoderConfig
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.vision import VisionEncoderConfig
+from jaxformer.data.drawn import draw_images, draw_texts
 from jaxformer.models import DualEncoder, Encoder, EncoderDecoder, Model, VisionEncoder
 from jaxformer.nn import padding_mask
 
@@ -31,9 +32,10 @@ def certified_inputs(model: Model) -> tuple[np.ndarray, ...]:
     """
     config, rng = model.config, np.random.default_rng(SEED)
     if isinstance(config, VisionEncoderConfig):
-        return (some_images(rng, config),)
+        return (draw_images(rng, config, ROWS),)
     if isinstance(config, DualEncoderConfig):
-        return some_images(rng, config.vision), some_texts(rng, config)
+        ids, _ = draw_texts(rng, config, ROWS + 1, min(config.text.context, LONGEST))  # one more than there are images
+        return draw_images(rng, config.vision, ROWS), ids
     seq2seq = isinstance(config, EncoderDecoderConfig)
     if seq2seq and config.source_features is not None:
         frames = rng.standard_normal((SPOKEN, 2 * config.source.context, config.source_features)).astype(np.float32)
@@ -46,22 +48,6 @@ def certified_inputs(model: Model) -> tuple[np.ndarray, ...]:
     if not seq2seq:
         return ids, valid
     return ids, valid, some_ids(rng, config.vocab_size, config.padding_idx, (ROWS, min(config.context, LONGEST) // 2 + 1))
-
-
-def some_images(rng: np.random.Generator, config: VisionEncoderConfig) -> np.ndarray:
-    """Draw images."""
-    return rng.standard_normal((ROWS, config.channels, *config.image_size)).astype(np.float32)
-
-
-def some_texts(rng: np.random.Generator, config: DualEncoderConfig) -> np.ndarray:
-    """Draw texts, one more than there are images; they end at different places, if an id ends them."""
-    length, size = min(config.text.context, LONGEST), config.text.vocab_size
-    ids = rng.integers(0, size - 1, (ROWS + 1, length))
-    end = size - 1 if config.text_pooling == "highest" else config.end
-    if end is not None:
-        ids = np.where(ids == end, size - 1 if end != size - 1 else 0, ids)
-        ids[range(ROWS + 1), [max(length - 1 - 2 * row, 0) for row in range(ROWS + 1)]] = end
-    return ids.astype(np.int32)
 
 
 def some_ids(rng: np.random.Generator, size: int, padding: int | None, shape: tuple[int, int]) -> np.ndarray:

@@ -102,6 +102,7 @@ def original(source: Checkpoint, dtype: str) -> Any:
             f"--verify compares with transformers' own model, and {error.name} is not installed; pip install transformers torch"
         ) from None
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # what is missing or left over, the check of weights tells
     cls = getattr(transformers, source.kind.model)
     model = cls.from_pretrained(source.place, dtype=torch.float32, local_files_only=True).eval()
     for name, tensor in model.state_dict().items():

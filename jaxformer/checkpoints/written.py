@@ -167,9 +167,10 @@ To = Literal["hf", "jax", "torch"]
 
 @dataclass(frozen=True)
 class Converted:
-    """Converted model, with its source and its files."""
+    """Converted model, with its files."""
 
-    source: Opened
+    theirs: Checkpoint | None
+    """Folder of transformers that holds the model: the source, or else the written one; None if neither is one."""
     model: Model
     """Model as read back from the written files."""
     files: list[Path]
@@ -185,12 +186,14 @@ def convert(
 ) -> Converted:
     """Convert the model at `path` into `out`, and read it back; CheckpointError if a bit was lost.
 
-    If `verifiable`, raise InputError before anything is written unless there is a transformers model to compare with.
+    If `verifiable`, raise InputError before anything is written unless there is, or will be, a folder of transformers.
     """
     refuse_existing(out)
     source = open_path(path, family=family)
-    if verifiable and (source.checkpoint is None or not source.place.is_dir()):
-        raise InputError(f"--verify compares with transformers' own model, and {path} is not a folder of transformers'")
+    theirs = source.checkpoint if source.place.is_dir() else None
+    if verifiable and theirs is None and to != "hf":
+        no_folder = f"--verify compares with transformers' own model, and {path} is not a folder of transformers'"
+        raise InputError(f"{no_folder}; give --to hf, which writes one")
     model = source.model if dtype is None else cast(source.model, dtype)
     if to == "torch":
         write_state(out, tensors_to_torch(model, source.family))
@@ -205,7 +208,8 @@ def convert(
     if lost := [name for name, array in wanted.items() if not same_bits(array, again[name])]:
         raise CheckpointError(f"{out} was written, and reads otherwise: {listed(lost)}; the disk or the memory is faulty")
     del again, wanted
-    return Converted(source, back.model, files, state, round_trip(source, state, back.model, dtype))
+    theirs = theirs or (back.checkpoint if to == "hf" else None)
+    return Converted(theirs, back.model, files, state, round_trip(source, state, back.model, dtype))
 
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> bool:

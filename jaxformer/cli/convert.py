@@ -27,8 +27,8 @@ class Convert(CacheFlag):
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Type of the weights. None: unchanged."""
     verify: bool = False
-    """Compare with transformers' own model of the source, and write the verdict to parity.json in the folder, or for a file, to
-    FILE.parity.json beside it.
+    """Compare with transformers' own model, of the source or, with --to hf, of the written folder, and write the verdict to
+    parity.json in the folder, or for a file, to FILE.parity.json beside it.
     """
 
 
@@ -43,11 +43,11 @@ def main(arguments: list[str]) -> int:
     done = convert(flags.source, flags.out, flags.to, **wanted)
     print("\n".join(tensor_table(done.state)))
     print(done.said)
-    if not flags.verify or (checkpoint := done.source.checkpoint) is None:
+    if not flags.verify or done.theirs is None:
         return 0
     from jaxformer.checkpoints.describe import certificate_of, certify
 
-    report = certify(checkpoint, done.model, done.files, certificate := certificate_of(flags.out))
+    report = certify(done.theirs, done.model, done.files, certificate := certificate_of(flags.out))
     for stage in report.stages:
         print(f"{stage.name}: {stage.status}; {stage.says}")
     print(f"verdict: {report.verdict}; written into {certificate}")

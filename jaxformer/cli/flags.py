@@ -215,7 +215,8 @@ def _first_line(box: str) -> str:
         elif words:
             break
     message = " ".join(words) or box.strip()
-    if number := re.match(r"Error parsing (--[\w.-]+|\[INT\]): .*(INT|base 10|FLOAT|to float)\b.*?'(.*?)'", message):
+    flag = r"--[\w.-]+|\[(?:\{None\}\|)?INT\]"
+    if number := re.match(rf"Error parsing ({flag}): .*(INT|base 10|FLOAT|to float)\b.*?'(.*?)'", message):
         kind = "a whole number" if number[2] in ("INT", "base 10") else "a number"
         flag = f"{number[1]} = " if number[1].startswith("--") else ""
         return f"{flag}{number[3]!r} is not {kind}; give one"

@@ -1,5 +1,6 @@
 """Synthetic tasks: a source of random symbols and a target by rule, drawn on the device from a key alone."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -74,6 +75,11 @@ class Task:
                 f"prompt: {len(text)} symbols; give at most {self.longest}, the longest that the model was trained on"
             )
         return np.array([SOS, *(len(SPECIAL) + self.symbols.index(character) for character in text), EOS], np.int32)
+
+    def encode_target(self, text: str) -> np.ndarray:
+        """Return the int32 ids of a target's text, as `decode` writes it."""
+        words = [*SPECIAL, *self.target_symbols]
+        return np.array([words.index(word) for word in re.findall(f"{'|'.join(SPECIAL)}|.", text)], np.int32)
 
     def decode(self, ids: Ids) -> str:
         """Return a target's text, up to its end."""

@@ -24,6 +24,7 @@ from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.host import same_bits
 from jaxformer.convert.rules import Family, gradients_to_torch, to_torch
+from jaxformer.data.drawn import SHORTER, draw_images, draw_texts
 from jaxformer.errors import ParityError
 from jaxformer.models import DualEncoder, Encoder, EncoderDecoder, Model, VisionEncoder, abstract
 from jaxformer.nn import masks
@@ -39,8 +40,6 @@ from jaxformer.parity.training.trainers import TrainingSpec
 from jaxformer.pytree import map_named
 from jaxformer.training import losses, optimizers, routing, schedules
 
-SHORTER = 3
-"""Number of tokens by which a target is shorter than its source, and a text than the one before it."""
 MASKED = 0.3
 """Share of the patches that are masked."""
 
@@ -53,11 +52,13 @@ def adversarial_inputs(config: AnyModelConfig, batch: int, length: int, seed: in
     context.
     """
     if isinstance(config, VisionEncoderConfig):
-        images = (images_for(config, batch, seed),)
+        images = (draw_images(np.random.default_rng(seed), config, batch),)
         masked = np.random.default_rng(seed).random((batch, config.patches)) < MASKED
         return (*images, masked) if config.mask_token else images
     if isinstance(config, DualEncoderConfig):
-        return images_for(config.vision, batch, seed), *texts_for(config, batch + 1, min(length, config.text.context), seed)
+        images, texts = (np.random.default_rng(seed) for _ in range(2))
+        read = draw_texts(texts, config, batch + 1, min(length, config.text.context))
+        return draw_images(images, config.vision, batch), *read
     if isinstance(config, EncoderDecoderConfig):
         source = probe(config.source_ids, batch, min(length, config.source.context), seed)
         if config.source_features is not None:
@@ -69,21 +70,6 @@ def adversarial_inputs(config: AnyModelConfig, batch: int, length: int, seed: in
         types = np.random.default_rng(seed).integers(0, max(config.token_types, 1), (batch, length), np.int32)
         return *tokens, types
     return tokens
-
-
-def images_for(config: VisionEncoderConfig, batch: int, seed: int) -> np.ndarray:
-    """Return images `B c height width`."""
-    return np.random.default_rng(seed).standard_normal((batch, config.channels, *config.image_size)).astype(np.float32)
-
-
-def texts_for(config: DualEncoderConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids `B T`, which end at different places if an id ends a text, and a mask of the tokens up to the end."""
-    ids = np.random.default_rng(seed).integers(0, config.text.vocab_size, (batch, length), np.int32)
-    last = np.maximum(length - 1 - SHORTER * np.arange(batch), 1)
-    if config.end is not None:
-        ids[ids == config.end] = (config.end + 1) % config.text.vocab_size
-        ids[np.arange(batch), last] = config.end
-    return ids, np.arange(length) <= last[:, None]
 
 
 def call_jax(model: Any, *inputs: Any, key: PRNGKeyArray | None = None) -> jax.Array:

@@ -46,6 +46,10 @@ class Exercise:
         """Source of the port with the bug."""
         return self.solution.replace(self.right, self.wrong)
 
+    def defines(self, name: str) -> bool:
+        """True if the torch side has this function: 'optimizer' if it is trained, 'steps' if it writes with a cache."""
+        return f"\ndef {name}(" in self.original
+
     @property
     def about(self) -> str:
         """Description of the model: the torch side's first line."""

@@ -1,15 +1,21 @@
 """Folder of an exercise: the port to mend, the torch side to read, the task, and how far the learner is."""
 
 import difflib
+import hashlib
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import jaxformer
 from jaxformer.errors import InputError, why_unwritten
 from jaxformer.exercises.catalogue import EXERCISES, LEVELS, Exercise
 from jaxformer.exercises.judge import ORIGINAL, PORT
+from jaxformer.parity.report.report import Report
 
-TASK, PROGRESS = "task.md", "progress.json"
+TASK, PROGRESS, DIAGNOSIS = "task.md", "progress.json", "diagnosis.json"
+MORE = {"optimizer": "some steps of training", "steps": "each step with the cache"}
+"""Function of the torch side -> what is compared besides, in words."""
 TEXT = """# Exercise {number}: {model}
 
 {about}
@@ -45,7 +51,7 @@ def begin(root: Path, number: int, exercise: Exercise) -> Path:
     folder = folder_of(root, number)
     if folder.exists():
         raise InputError(f"{folder} is there already, and may hold your work; go on in it, or move it away to begin anew")
-    more = {"trainer": ", and some steps of training", "chat": ", and each step with the cache"}.get(exercise.model, "")
+    more = "".join(f", and {words}" for name, words in MORE.items() if exercise.defines(name))
     names = {"original": ORIGINAL, "port": PORT, "more": more}
     task = TEXT.format(number=number, model=exercise.model, about=exercise.about, **names)
     try:
@@ -71,6 +77,27 @@ def record(folder: Path, progress: Progress) -> None:
         (folder / PROGRESS).write_text(json.dumps(asdict(progress)), "utf-8")
     except OSError as error:
         raise InputError(f"{folder / PROGRESS} cannot be written: {why_unwritten(error)}; free it") from None
+
+
+def kept_report(folder: Path) -> Report | None:
+    """Read the report that was kept of the port as it is now; None if there is none, or it is damaged."""
+    try:
+        kept = json.loads((folder / DIAGNOSIS).read_text("utf-8"))
+        return Report.from_json(kept["report"]) if kept["port"] == digest_of(folder) else None
+    except (OSError, ValueError, TypeError, LookupError, InputError):
+        return None
+
+
+def keep_report(folder: Path, report: Report) -> None:
+    """Keep the report of the port as it is now, so that the next hint about it takes no comparison."""
+    with suppress(OSError):  # the next hint compares again
+        kept = {"port": digest_of(folder), "report": report.to_json()}
+        (folder / DIAGNOSIS).write_text(json.dumps(kept), "utf-8")
+
+
+def digest_of(folder: Path) -> str:
+    """Return the sha256 of a learner's port and of the version of jaxformer."""
+    return hashlib.sha256((folder / PORT).read_bytes() + jaxformer.__version__.encode()).hexdigest()
 
 
 def solution(folder: Path, exercise: Exercise) -> str:

@@ -51,7 +51,7 @@ def compared(exercise: Exercise, folder: Path, *, search_seconds: float = SECOND
     theirs, inputs = excite(torch_module.Model().eval(), SHOWN), torch_module.inputs(SHOWN)
     weights = {name: jnp.asarray(array) for name, array in arrays_of(theirs).items()}
     options: dict[str, Any] = {}
-    if hasattr(torch_module, "optimizer"):
+    if exercise.defines("optimizer"):
         options["training"] = TrainingSpec(
             batches=torch_module.batches(SHOWN),
             torch_loss=torch_module.loss,
@@ -61,7 +61,7 @@ def compared(exercise: Exercise, folder: Path, *, search_seconds: float = SECOND
             jax_optimizer=port.optimizer(),
             clip_norm=torch_module.LIMIT,
         )
-    if hasattr(torch_module, "steps"):
+    if exercise.defines("steps"):
         prompt = inputs[0]
         options["generate"] = tuple(lambda model, side=side: side.steps(model, prompt) for side in (torch_module, port))
     return compare(theirs, port.make(weights), inputs, call_jax=port.call, tier="A", search_seconds=search_seconds, **options)
@@ -89,7 +89,7 @@ def differs(exercise: Exercise, folder: Path) -> str:
         with subprocess.Popen(command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, env=environment) as started:
             try:
                 with torch_float64():  # while that process imports jax
-                    arrays, wanted = expected(torch_side(exercise, folder))
+                    arrays, wanted = expected(exercise, torch_side(exercise, folder))
                 np.savez(given, **arrays)
                 _, said = started.communicate(given.getvalue(), timeout=LONGEST)
             except subprocess.TimeoutExpired:
@@ -118,7 +118,7 @@ def difference(wanted: dict[str, Any], found: dict[str, Any]) -> str:
     return ""
 
 
-def expected(side: ModuleType) -> tuple[dict[str, Any], dict[str, Any]]:
+def expected(exercise: Exercise, side: ModuleType) -> tuple[dict[str, Any], dict[str, Any]]:
     """Compute torch's numbers: what the port is given, and what it has to give."""
     import copy
 
@@ -135,10 +135,10 @@ def expected(side: ModuleType) -> tuple[dict[str, Any], dict[str, Any]]:
     output.backward(torch.as_tensor(given["cotangent"]))
     wanted = {"output:": output.detach().numpy()}
     wanted |= {f"gradient:{name}": each.grad.numpy().copy() for name, each in model.named_parameters() if each.grad is not None}
-    if hasattr(side, "optimizer"):
+    if exercise.defines("optimizer"):
         given |= {f"batch:{i}": batch[0] for i, batch in enumerate(side.batches(HIDDEN))}
         wanted |= {f"parameter:{name}": array for name, array in trained(side, copy.deepcopy(model)).items()}
-    if hasattr(side, "steps"):
+    if exercise.defines("steps"):
         steps = side.steps(model, inputs[0])
         logits = [next(steps).detach().numpy()]
         for i in range(side.STEPS):

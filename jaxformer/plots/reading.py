@@ -41,15 +41,18 @@ def attention_of(path: Path, text: str, part: str | None = None) -> Map:
     return maps[part]
 
 
-def maps_of(found: Opened, text: str) -> dict[str, Map]:
-    """Return every attention of a model on a text by the name of its part."""
+def maps_of(found: Opened, text: str, target: str | None = None) -> dict[str, Map]:
+    """Return every attention of a model on a text by the name of its part.
+
+    `target` is what an encoder-decoder has written of the text greedily; None: it writes it here.
+    """
     if not text:
         raise InputError("text is empty; give at least one token")
     model = reader_of(found)
     if isinstance(model, EncoderDecoder):
         if isinstance(words := found.words, Task):
-            return of_task(model, words, text)
-        return of_translation(Translator(model, words) if words is not None else translator_of(found), text)
+            return of_task(model, words, text, target)
+        return of_translation(Translator(model, words) if words is not None else translator_of(found), text, target)
     tokenizer = found.words if isinstance(found.words, Tokenizer) else read_tokenizer(found)
     return of_text(model, tokenizer, text, special=found.words is None)
 
@@ -70,19 +73,25 @@ def of_text(model: GPT | Encoder, tokenizer: Tokenizer, text: str, *, special: b
     return {OWN: Map(weights, tokens, tokens)}
 
 
-def of_task(model: EncoderDecoder, task: Task, text: str) -> dict[str, Map]:
-    """Return the attention of a model of a task, which writes the target greedily."""
+def of_task(model: EncoderDecoder, task: Task, text: str, target: str | None) -> dict[str, Map]:
+    """Return the attention of a model of a task on a source and its target, which it writes greedily where there is none."""
     source = task.encode(text)
-    (written,) = translate(model, source[None], model.config.context, start=SOS, eos=EOS)
-    target = task.decode(written)
-    ids = np.concatenate([[SOS], written[: len(target)]]).astype(np.int32)[: model.config.context]
-    read, told = ["<SOS>", *text, "<EOS>"], [*target, "<EOS>"][: len(ids)]
-    return named(model, source, ids, read, told)
+    if target is None:
+        target = task.decode(translate(model, source[None], model.config.context, start=SOS, eos=EOS)[0])
+    told = task.encode_target(target)
+    ids = np.append(SOS, told).astype(np.int32)[: model.config.context]
+    return named(
+        model,
+        source,
+        ids,
+        ["<SOS>", *text, "<EOS>"],
+        [*(task.decode(told[i : i + 1]) for i in range(len(told))), "<EOS>"][: len(ids)],
+    )
 
 
-def of_translation(translator: Translator, text: str) -> dict[str, Map]:
-    """Return the attention of a model that translates, which writes the target greedily."""
-    source, ids, read, told = translator.aligned(text, translator.greedy([text])[0])
+def of_translation(translator: Translator, text: str, target: str | None) -> dict[str, Map]:
+    """Return the attention of a model that translates on a text and its translation, which it writes where there is none."""
+    source, ids, read, told = translator.aligned(text, translator.greedy([text])[0] if target is None else target)
     return named(translator.model, source, ids, read, told)
 
 

@@ -131,7 +131,8 @@ def show_model(report: RunReport, run: RunFolder, text: str | None) -> None:
     if not report.samples:
         report.remarks.append("A translation and its attention are shown for a text: give one with --text.")
     elif can_plot():
-        for part, (weights, keys, queries) in maps_of(found, report.samples[0].text).items():
+        first = report.samples[0]
+        for part, (weights, keys, queries) in maps_of(found, first.text, first.written).items():
             title = f"{part} attention, {count(weights.shape[0], 'layer')} of {count(weights.shape[1], 'head')}"
             report.attention[title] = as_png(draw_heads(weights, keys, queries, part))
     else:

@@ -17,6 +17,7 @@ from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.parallel.group import check_alike, count, from_first, is_first
 from jaxformer.runs.folder import NOT_BEGUN, RUN, RunFolder, free_folder, kept_states, refuse_inside_a_run
 from jaxformer.runs.metrics import Goal, is_last
+from jaxformer.runs.tensorboard import ShownRun, tensorboardx
 from jaxformer.runs.watched import Monitor, forget_rows
 from jaxformer.runtime.environment import cores, processor
 from jaxformer.runtime.packages import releases
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="DataclassInstance")
 
 PLACES = ("data", "validation", "test", "tokenizer")
-KEPT = ("unpacked", "mesh", "steps", "sample", "show", "evaluate_every", "save_every", "watch", *PLACES)
+KEPT = ("unpacked", "mesh", "steps", "sample", "show", "evaluate_every", "save_every", "watch", "tensorboard", *PLACES)
 CHANGEABLE = ("out", "resume", "checkpoint", "cache", *KEPT)
 """Flags that may change when a run is resumed; every other one decides what is learned.
 
@@ -112,14 +113,16 @@ def start_run(
     from jaxformer.runs.averaging import forget_lost_weights, write_weights
     from jaxformer.runs.checkpoint import load_state, orbax
 
-    orbax()  # fail now if orbax is missing, not at the first checkpoint
+    orbax()  # fail now if a package is missing, not at the first checkpoint
+    if recipe.tensorboard:
+        tensorboardx()
     described = {"recipe": asdict(recipe), **facts}
     identity = sha256(json.dumps(described, default=plain).encode()).hexdigest()
     check_alike({"recipe and data": identity})
     if not recipe.resume:
         if is_first():
             RunFolder.create(recipe.out, described | {"environment": environment(), RUN: identity})
-        return RunFolder(recipe.out), state
+        return _shown(recipe, RunFolder(recipe.out), state), state
     folder = RunFolder.open(recipe.out)
     if is_first():
         forget_lost_weights(folder)
@@ -137,7 +140,12 @@ def start_run(
         _begin_again(folder, recipe, int(state.step))
     if recipe.checkpoint is not None or (int(state.step) and not has_weights):
         write_weights(folder, folder.weights, state.model)  # the weights there are of a later step, or were removed
-    return folder, state
+    return _shown(recipe, folder, state), state
+
+
+def _shown(recipe: Any, folder: RunFolder, state: Any) -> RunFolder:
+    """Return the folder, or with --tensorboard the one that the first process logs to TensorBoard with."""
+    return ShownRun.of(folder, int(state.step)) if recipe.tensorboard and is_first() else folder
 
 
 def _check_facts(folder: RunFolder, facts: Mapping[str, str]) -> None:

@@ -34,6 +34,8 @@ class Recipe(CacheFlag):
     """Steps between checkpoints of the whole train state."""
     watch: int | None = None
     """Steps between rows of watch.jsonl: norms of each layer's gradients, updates, activations and moments. None: no rows."""
+    tensorboard: bool = False
+    """Write the lines of metrics.jsonl for TensorBoard too, to tensorboard/ in the run's folder."""
     precision: Precision = "float32"
     """Precision of matrix products in training; parameters, moments, norms, softmax and losses are always float32."""
     mesh: str | None = None

@@ -6,8 +6,6 @@ parameter's update is rounding alone. Numbers may be NaN and Infinity, which Pyt
 and pandas read. The run does not depend on these files: where one cannot be written, the rest of the run is not watched.
 """
 
-import time
-import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,11 @@ from typing import Any
 from jaxformer.errors import InputError, MissingPackageError
 from jaxformer.io.atomic import written_whole
 from jaxformer.parallel.group import is_first
-from jaxformer.runs.bands import Bands, Finding
+from jaxformer.runs.bands import Bands
 from jaxformer.runs.metrics import checked_line, checked_lines
-from jaxformer.runtime.packages import extra_package
+from jaxformer.runs.tensorboard import Events
 
-ROWS, EVENTS = "watch.jsonl", "tensorboard"
+ROWS = "watch.jsonl"
 ROUNDING = "rounding"
 """Quantity of updates that come of rounding alone; a row names the modules that have one."""
 TINY, AMPLIFIED = 1e-5, 1e-3
@@ -79,7 +77,7 @@ class Monitor:
             monitor.bands.check(row["step"], series_of(row))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            monitor.events = Events(folder / EVENTS, taken)
+            monitor.events = Events(folder, "watch", taken)
         except MissingPackageError as error:
             say(f"no files for TensorBoard are written: {error}")
         except OSError as error:
@@ -107,11 +105,11 @@ class Monitor:
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(checked_line(self.run, row))
-            if self.events is not None:
-                self.events.write(step, values, found)
         except OSError as error:
             self.is_off = True
             self.say(f"warning: {self.path} cannot be written: {error.strerror}; the rest of the run is not watched")
+        if self.events is not None:
+            self.events.write(step, {**values, "left its band": 0 if found is None else found.more + 1})
 
 
 def forget_rows(folder: Path, taken: int, run: str) -> None:
@@ -120,26 +118,3 @@ def forget_rows(folder: Path, taken: int, run: str) -> None:
     if rows and rows[-1]["step"] > taken:
         with written_whole(folder / ROWS) as unfinished:
             unfinished.write_text("".join(checked_line(run, row) for row in rows if row["step"] <= taken), "utf-8")
-
-
-class Events:
-    """Writer of scalars for TensorBoard. MissingPackageError if tensorboardX is not installed."""
-
-    def __init__(self, folder: Path, taken: int):
-        with extra_package():
-            from tensorboardX import event_file_writer  # pyright: ignore[reportMissingImports]
-            from tensorboardX.proto import event_pb2, summary_pb2  # pyright: ignore[reportMissingImports]
-        self.kinds, self.summaries = event_pb2, summary_pb2
-        folder.mkdir(exist_ok=True)
-        self.writer = event_file_writer.EventsWriter(str(folder / "events"), f".{taken}")
-        weakref.finalize(self, self.writer.close)
-        starts = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # what an earlier process wrote of later steps is void
-        self.writer.write_event(event_pb2.Event(wall_time=time.time(), step=taken + 1, session_log=starts))
-
-    def write(self, step: int, values: Mapping[str, float], found: Finding | None) -> None:
-        """Write the numbers of a step, and how many series left their bands."""
-        numbers = {**values, "left its band": 0 if found is None else found.more + 1}
-        scalars = [self.summaries.Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
-        summary = self.summaries.Summary(value=scalars)
-        self.writer.write_event(self.kinds.Event(wall_time=time.time(), step=step, summary=summary))
-        self.writer.flush()

@@ -13,7 +13,8 @@ import torch
 import transformers
 
 import jaxformer as jf
-from jaxformer.checkpoints.describe import certify
+from jaxformer.checkpoints import describe
+from jaxformer.checkpoints.describe import certify, original
 from jaxformer.checkpoints.opened import open_path
 from jaxformer.checkpoints.texts import read_ids, read_tokenizer
 from jaxformer.checkpoints.written import round_trip
@@ -185,6 +186,18 @@ def test_what_cannot_be_verified_is_not_written(gpt2, tmp_path, capsys):
     with pytest.raises(InputError, match="--verify compares with transformers' own model"):
         run(capsys, "convert", gpt2 / "model.safetensors", tmp_path / "it", "--to", "jax", "--family", "gpt2", "--verify")
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_of_ours_is_verified_by_the_one_that_is_written(gpt2, tmp_path, capsys, monkeypatch):
+    jf.save(jf.load(gpt2), tmp_path / "ours")
+    with pytest.raises(InputError, match=r"ours is not a folder of transformers'; give --to hf, which writes one$"):
+        run(capsys, "convert", tmp_path / "ours", tmp_path / "torch.pt", "--to", "torch", "--verify")
+    code, lines = run(capsys, "convert", tmp_path / "ours", tmp_path / "theirs", "--to", "hf", "--verify")
+    assert (code, lines[-1].split(":")[:2]) == (0, ["verdict", " EQUAL"])
+    assert json.loads((tmp_path / "theirs/parity.json").read_text())["model_type"] == "gpt2"
+    monkeypatch.setattr(describe, "original", lambda *given: jf.excite(original(*given), seed=5))
+    code, lines = run(capsys, "convert", tmp_path / "ours", tmp_path / "other", "--to", "hf", "--verify")
+    assert (code, lines[-1].split(":")[:2]) == (1, ["verdict", " DIFFERENT"])
 
 
 @pytest.mark.slow

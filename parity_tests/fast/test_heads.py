@@ -91,7 +91,7 @@ def test_a_head_that_is_not_loaded_spoils_no_certificate(save, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = convert(folder, tmp_path / "out", "hf")
-    report = certify(found.source.checkpoint, found.model, found.files, tmp_path / "parity.json")
+    report = certify(found.theirs, found.model, found.files, tmp_path / "parity.json")
     assert report.verdict.startswith("EQUAL"), report.verdict
 
 

@@ -58,6 +58,12 @@ def test_the_reversal_has_the_tutorials_sizes(drawn):
     assert list(REVERSE.encode("09qm")) == [SOS, 3, 12, 13, 38, EOS]
 
 
+def test_what_was_written_has_its_ids_again():
+    ids = [13, PAD, 38, 3]
+    assert REVERSE.decode(np.array([SOS, *ids, EOS, 5])) == "Q<PAD>M0"
+    assert list(REVERSE.encode_target("Q<PAD>M0")) == ids
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_symbols_come_as_often_as_their_weights_say(drawn, name):
     task = TASKS[name]

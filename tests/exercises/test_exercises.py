@@ -10,7 +10,7 @@ import pytest
 from jaxformer.cli.exercise import main
 from jaxformer.exercises import judge
 from jaxformer.exercises.catalogue import EXERCISES, LEVELS
-from jaxformer.exercises.folder import Progress, begin, progress_in, record
+from jaxformer.exercises.folder import begin, keep_report, kept_report
 from jaxformer.exercises.hints import LEVELS as HINTS
 from jaxformer.exercises.hints import cause_of, hint
 
@@ -81,20 +81,24 @@ def test_a_gradient_from_begin_to_end(root, said):
     assert "  12  solved  codes" in said()[1]
 
 
-def test_hints_tell_more_and_more(root, said):
+def test_hints_tell_more_and_more_of_one_comparison(root, said, monkeypatch):
     folder = begin(root, 3, EXERCISES[2])
     report = judge.compared(EXERCISES[2], folder)
     hints = [hint(report, level) for level in range(1, len(HINTS) + 1)]
     assert hints[0] == "hint 1 of 4: the check 'forward' is the first that differs; equal: weights"
     assert "the first module that differs is out (exercises/03/port.py:" in hints[1]
+    assert hints[1].endswith("; all up to mix is equal: look there, and at the code between the two")
     assert "torch uses mix as it is" in hints[2]
     assert "leaky_relu" not in hints[2]
     assert "jax applies leaky_relu to it" in hints[3]
-    record(folder, Progress(hints=3))
-    code, out = said(3, "--hint", "--folder", root)
-    assert (code, out.strip()) == (0, hints[3])
+    keep_report(folder, report)
+    with monkeypatch.context() as patch:
+        patch.setattr(judge, "compared", pytest.fail)  # the port is as it was
+        assert [said(3, "--hint", "--folder", root) for _ in hints] == [(0, f"{each}\n") for each in hints]
     assert "+    x = x + jax.nn.leaky_relu(" in said(3, "--solution")[1]
-    assert progress_in(folder).hints == 4
+    mended(root, 3)
+    assert kept_report(folder) is None, "the port is another"
+    assert "4 of 4 hints" in said(3, "--hint")[1]
 
 
 TAMPERED = """
@@ -143,7 +147,9 @@ def test_a_port_that_does_not_run_is_one_line(root, refusal, words):
 
 
 def test_bad_input_is_one_line(root, refusal, monkeypatch):
-    assert refusal(main, ["25"]) == "exercise = 25 is not there; give one of 1 to 24 (jaxformer exercise lists them)"
+    for number in ("25", "0"):
+        said = refusal(main, [number])
+        assert said == f"exercise = {number} is not there; give one of 1 to 24 (jaxformer exercise lists them)"
     assert "'x' is not a whole number" in refusal(main, ["x"])
     assert "give one of them" in refusal(main, ["1", "--check", "--hint"])
     assert "give its number" in refusal(main, ["--check"])

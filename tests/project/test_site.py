@@ -59,7 +59,7 @@ def build(out: Path, source: Path = ROOT / "docs") -> subprocess.CompletedProces
 class Quiet(http.server.SimpleHTTPRequestHandler):
     """A server of files that prints nothing."""
 
-    def log_message(self, *_):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name of its parent's)
         pass
 
 
@@ -115,7 +115,7 @@ def test_pages_fit_the_window(site, chrome, width, scheme):
 def test_search_finds(site, chrome, words, finds):
     chrome.get(f"{site[1]}/search.html?q={words}")
     says = WebDriverWait(chrome, 20).until(
-        lambda it: re.search("found|did not match", it.find_element(By.ID, "search-results").text)
+        lambda it: re.findall("found|did not match", it.find_element(By.ID, "search-results").text)
     )
     titles = [item.text for item in chrome.find_elements(By.CSS_SELECTOR, "#search-results li a")]
     assert (says[0] == "did not match") == (finds is None)

@@ -1,7 +1,6 @@
 """A watched step: exact norms by layer, the same training to the bit, and the first series that leaves its band."""
 
 import json
-import struct
 from functools import partial
 
 import jax
@@ -316,36 +315,7 @@ def test_arguments_that_the_step_does_not_take_are_refused(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_scalars_for_tensorboard(tmp_path):
-    pytest.importorskip("tensorboardX")
-    from tensorboardX.proto.event_pb2 import Event
-
-    monitor = Monitor.begin(tmp_path, 2, 0, say=pytest.fail)
-    monitor.write(1, {"loss": 1.5, "gradient/a": 0.25})
-    (path,) = (tmp_path / "tensorboard").iterdir()
-    data, events = path.read_bytes(), []
-    while data:
-        (size,) = struct.unpack("<Q", data[:8])
-        events.append(Event.FromString(data[12 : 12 + size]))
-        data = data[16 + size :]
-    assert events[1].step == 1
-    assert {it.tag: it.simple_value for it in events[2].summary.value} == {"loss": 1.5, "gradient/a": 0.25, "left its band": 0}
-
-
 def test_rows_are_json_lines(tmp_path):
     Monitor.begin(tmp_path, 1, 0, say=lambda line: None).write(1, {"loss": float("nan")})
     (line,) = (tmp_path / ROWS).read_text().splitlines()
     assert json.loads(line).keys() == {"step", "loss", "left", "low", "high", "crc32"}
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of its own packages
-def test_tensorboard_itself_reads_the_scalars(tmp_path):
-    pytest.importorskip("tensorboardX")
-    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    monitor = Monitor.begin(tmp_path, 2, 0, say=pytest.fail)
-    for step, loss in ((1, 1.5), (2, 1.25)):
-        monitor.write(step, {"loss": loss, "gradient/a": 0.25})
-    found = reading.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert {*found.Tags()["scalars"]} == {"loss", "gradient/a", "left its band"}
-    assert [(each.step, each.value) for each in found.Scalars("loss")] == [(1, 1.5), (2, 1.25)]

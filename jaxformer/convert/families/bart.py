@@ -80,6 +80,8 @@ PEGASUS = replace(BART, name="pegasus")
 
 torch never trains the table: `make_optimizer(..., frozen=lambda name, shape: name.endswith("position.table"))`.
 """
+PEGASUS_SINUSOIDS = replace(PEGASUS, ignored=SINUSOIDS)
+"""Family `PEGASUS` with `positions="sinusoid_blocks"`, of which transformers' model holds a table and older files none."""
 BLENDERBOT = replace(BART, name="blenderbot")
 """Family for BART's configuration with `norm_position="pre"`, `position_offset=0` and `embedding_norm=False`."""
 M2M_100 = replace(
@@ -213,6 +215,7 @@ PEGASUS_TYPE = replace(
     BART_TYPE,
     name="pegasus",
     family=PEGASUS,
+    variant=lambda config: PEGASUS_SINUSOIDS if config.positions == "sinusoid_blocks" else None,
     keys=_KEYS | _older(True, False, True, True) | {"pad_token_id": Field("padding_idx", 0)},
     fixed={"norm_position": "pre", "tied": True},
     model="PegasusForConditionalGeneration",

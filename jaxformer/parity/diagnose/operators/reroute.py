@@ -136,7 +136,8 @@ def parts(op: Op) -> Iterator[Slot]:
 
 def array_of(replay: Replay) -> Slot:
     """Slot of the array that jax's is compared with."""
-    return Slot(Target("the array"), torch.from_numpy(replay.wanted), replay.followed_by, {})
+    label = f"the input of {replay.place.site}" if replay.place.part == "inputs" else "the array"
+    return Slot(Target(label), torch.from_numpy(replay.wanted), replay.followed_by, {})
 
 
 def reads(change: Change, slot: Slot, value: Value, combine: Combine = taken, *others: str) -> Proposal:
