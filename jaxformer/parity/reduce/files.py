@@ -43,7 +43,8 @@ def arrays_of(file: Path) -> Path:
 TEXT = '''"""{says}
 
 The test fails until the source is mended: run it with pytest. {arrays} holds the inputs, the weights and the
-output of the reference's call; both sides compute in float64. It needs jaxformer, and no torch where your own code needs none.{fixed}
+output of the reference's call; both sides compute in float64. It needs jaxformer, and no torch where your own code needs
+none.{fixed}
 """
 
 import sys
