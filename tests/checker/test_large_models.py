@@ -419,27 +419,3 @@ def test_taps_of_one_name_place_a_difference_and_make_none(keep):
 
     assert [module.name for module in compared(tapped("hidden", jnp.sin)).diverging] == ["middle"]
     assert compared(tapped("behind")).exit_code == 0
-
-
-class Scaled(nnx.Module):
-    """An embedding that is scaled by its module, or behind it."""
-
-    def __init__(self, *, inside):
-        self.inside, self.table = inside, nnx.Embed(VOCABULARY, WIDTH, rngs=nnx.Rngs(0))
-
-    def __call__(self, ids):
-        return self.table(ids) * (2.0 if self.inside else 1.0)
-
-
-def test_statistics_make_no_difference_of_divided_work():
-    whole, parted = (nnx.Dict(embed=Scaled(inside=inside)) for inside in (True, False))
-    report = jf.compare(
-        whole,
-        parted,
-        (IDS,),
-        call_torch=lambda m, ids: m.embed(ids),
-        call_jax=lambda m, ids: 2 * m.embed(ids),
-        keep="statistics",
-    )
-    assert report.exit_code == 0
-    assert "embed: its output differs, and no output shows it: the work is divided differently" in report.not_covered

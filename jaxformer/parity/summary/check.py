@@ -132,15 +132,7 @@ class ByStatistics:
 
     @cached_property
     def first(self) -> Event | None:
-        """First event that differs: everything before it is equal, so that its maker's own code is responsible.
-
-        None where the outputs agree: what differs then is how the sides divide the work, or is not used.
-        """
-        return self.apart_inside if over(self.output, "activation") else None
-
-    @cached_property
-    def apart_inside(self) -> Event | None:
-        """First event that differs, whether the outputs agree or not."""
+        """First event that differs: everything before it is equal, so that its maker's own code is responsible."""
         return next((event for event, off in self.differences.items() if over(off, "activation")), None)
 
     @cached_property
@@ -209,8 +201,6 @@ def results(compared: ByStatistics) -> Iterator[Result]:
     more = {"modules": compared.modules, "environment": environment() | dict(compared.summary.environment)}
     not_covered = ["gradients, and each module alone: the reference holds statistics"]
     not_covered += [f"modules: {compared.summary.left_out}"] if compared.summary.left_out else []
-    if compared.first is None and (inside := compared.apart_inside):
-        not_covered += [f"{inside.site}: its {inside.part} differs, and no output shows it: the work is divided differently"]
     yield Result(forward, inconclusive=not_covered, more=more)
 
 
