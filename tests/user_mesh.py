@@ -16,12 +16,23 @@ import jaxformer as jf
 MESH = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
 RANDOM = np.random.default_rng(0)
 X, TABLE = (RANDOM.standard_normal((4, 4), dtype=np.float32) for _ in range(2))
+EXPLICIT = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
 ROWS = P("a", "b")
 
 
 def by_hand(f, cut=(ROWS, ROWS), out=ROWS, mesh=MESH, **how):
     """A product of x and the table that a user shards by hand; `f` runs on each device."""
     return lambda p, x: jax.shard_map(f, mesh=mesh, in_specs=cut, out_specs=out, **how)(p["table"], x)
+
+
+def in_types(f):
+    """The same on a mesh whose axes stand in the types of arrays."""
+
+    def call(p, x):
+        table, x = (jax.reshard(array, jax.NamedSharding(EXPLICIT, ROWS)) for array in (p["table"], x))
+        return by_hand(f, out=P("b"), mesh=EXPLICIT)({"table": table}, x)
+
+    return call
 
 
 def product(t, x):
@@ -43,6 +54,7 @@ CASES = {
     "wrong elsewhere": (lambda p, x: jnp.sin(by_hand(product)(p, x)), lambda p, x: jnp.cos(p["table"] * x)),
     "no sum": (by_hand(summed, out=P(), check_vma=False), lambda p, x: (p["table"] * x).reshape(4, 2, 2).sum((0, 1))),
     "checked": (by_hand(averaged, out=P("b")), lambda p, x: (p["table"] * x).sum(0)),
+    "explicit": (in_types(averaged), lambda p, x: (p["table"] * x).sum(0)),
     "around": (by_hand(averaged, out=P("b"), mesh=None), lambda p, x: (p["table"] * x).sum(0)),
 }
 

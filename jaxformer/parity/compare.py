@@ -189,7 +189,8 @@ def dump(
     selection, call = Selection(names, every), outputs.of_torch(call_torch)
     check_choice("keep", keep, get_args(Keep))
     if keep == "statistics":
-        summary.save(kept := summary.summarize(torch_model, arrays, call, selection, mode), folder)
+        kept = summary.summarize(torch_model, arrays, call, selection, mode)
+        summary.save(kept := replace(kept, outputs=outputs.names), folder)
         return kept
     recorded = record(torch_model, arrays, call, tier=tier, checks=checks, mode=mode)
     reference = selected(replace(recorded, outputs=outputs.names), selection)
@@ -214,19 +215,16 @@ def compare_recorded(
     call = outputs.of_torch(call)
     try:
         if keep == "statistics":
-            reference = summary.summarize(model, arrays, call, selection)
+            recorded = summary.summarize(model, arrays, call, selection)
         else:
             recorded = selected(record(model, arrays, call, tier=tier, checks=checks), selection)
-            reference = replace(recorded, outputs=outputs.names)
+        reference = replace(recorded, outputs=outputs.names)
     except (ParityError, SystemExit) as error:
         report = collected(failing(error), tier, [check.name for check in chosen_checks(checks, tier)])
         return named_as_jax(report) if is_jax(model) else report
     report = check(reference, jax_model, call_jax=call_jax, **judged)
-    return (
-        report
-        if keep == "statistics"
-        else replace(report, not_covered=[*report.not_covered, *map(named_as_jax, outputs.left_out())])
-    )
+    left_out = outputs.left_out()
+    return replace(report, not_covered=[*report.not_covered, *(map(named_as_jax, left_out) if is_jax(model) else left_out)])
 
 
 @sparing
@@ -248,8 +246,10 @@ def check(
     seconds = checked_seconds(search_seconds)
     if isinstance(recorded := loaded(reference), Summary):
         check_of_statistics(checks, tier, reduce_to)
-        compared = ByStatistics(recorded, opened.tree, family, opened.given(call_jax))
+        outputs = Outputs(torch={name: each.shape for name, each in recorded.output.items()})
+        compared = ByStatistics(recorded, opened.tree, family, outputs.of_jax(opened.given(call_jax), in_training=False))
         report = collected(by_statistics(compared), "A", ["forward"])
+        report = replace(report, not_covered=[*report.not_covered, *outputs.left_out()])
         return named_as_jax(report) if REFERENCE in recorded.environment else report
     if REFERENCE in recorded.environment and tier == "C":
         raise InputError(NO_TIER_C)

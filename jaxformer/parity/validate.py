@@ -75,7 +75,8 @@ def checked_inputs(inputs: Any) -> tuple[np.ndarray, ...]:
     arrays = tuple(np.asarray(host(array)) for array in inputs)
     for i, array in enumerate(arrays):
         if array.dtype.kind not in "fiub" or not array.ndim:
-            raise InputError(f"input {i} is {type_of(inputs[i])}; give arrays of numbers with at least one axis")
+            held = f" of {array.dtype} with shape {list(array.shape)}" if isinstance(inputs[i], np.ndarray | jax.Array) else ""
+            raise InputError(f"input {i} is {type_of(inputs[i])}{held}; give arrays of real numbers with at least one axis")
         if not array.size:
             raise InputError(f"input {i} is empty: its shape is {list(array.shape)}; give it some rows")
     return arrays

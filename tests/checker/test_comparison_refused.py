@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         f"rules is an int; give a Family, or one of {', '.join(FAMILIES)}",
     ),
     "an array for inputs": ({"inputs": X}, "inputs is an ndarray; give a tuple of arrays, (x,) for one"),
-    "no array": ({"inputs": ("x",)}, "input 0 is a str; give arrays of numbers with at least one axis"),
+    "no array": ({"inputs": ("x",)}, "input 0 is a str; give arrays of real numbers with at least one axis"),
     "None": ({"inputs": (X, None)}, "input 1 is None; leave it out, and give it in call_torch and call_jax"),
     "names for inputs": (
         {"inputs": {"x": X}},

@@ -354,3 +354,68 @@ def test_what_needs_arrays_is_refused_of_statistics(asked):
     call = {"call_torch": lambda p, x: x @ p["up"].T, "call_jax": lambda p, x: x @ p["up"].T}
     with pytest.raises(InputError, match=f"^{next(iter(asked))}.* needs torch's arrays, and the reference holds statistics"):
         jf.compare(held, held, (SERIES,), keep="statistics", **call, **asked)
+
+
+def likeliest(held, x):
+    return (x @ held["up"].T).argmax(-1)
+
+
+def two(held, x):
+    return {"a": jnp.sin(x) @ held["up"].T, "b": jnp.cos(x) @ held["up"].T}
+
+
+OUTPUTS = {
+    "whole numbers": (likeliest, lambda held, x: likeliest(held, -x)),
+    "booleans": (lambda held, x: likeliest(held, x) > 1, lambda held, x: likeliest(held, x) > 0),
+    "a mask": (lambda held, x: jnp.where(x > 0, 0.0, -jnp.inf), lambda held, x: jnp.where(x > 1, 0.0, -jnp.inf)),
+    "complex": (lambda held, x: jnp.fft.fft(x @ held["up"].T), lambda held, x: jnp.fft.fft(x @ held["up"].T).conj()),
+    "two names": (two, lambda held, x: dict(zip("ba", two(held, x).values(), strict=True))),
+}
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_statistics_judge_every_kind_of_output(kind):
+    held, (right, wrong) = {"up": jnp.asarray(SERIES[0])}, OUTPUTS[kind]
+    verdicts = [jf.compare(held, held, (SERIES,), call_torch=right, call_jax=f, keep="statistics") for f in (right, wrong)]
+    assert [report.exit_code for report in verdicts] == [0, 1], verdicts
+
+
+def test_statistics_of_named_outputs_in_another_order_and_of_one_of_them(tmp_path):
+    held = {"up": jnp.asarray(SERIES[0])}
+    jf.dump(held, (SERIES,), tmp_path / "dump", call_torch=two, keep="statistics")
+    assert jf.check(tmp_path / "dump", held, call_jax=lambda *given: dict(reversed(two(*given).items()))).exit_code == 0
+    alone = jf.compare(
+        held, held, (SERIES,), call_torch=two, call_jax=lambda *given: {"b": two(*given)["b"]}, keep="statistics"
+    )
+    assert alone.exit_code == 0
+    assert any("output a" in left for left in alone.not_covered)
+
+
+def test_statistics_of_nothing_finite_show_nothing():
+    held = {"up": jnp.asarray(SERIES[0]) * jnp.nan}
+    call = {"call_torch": lambda p, x: x @ p["up"].T, "call_jax": lambda p, x: x @ p["up"].T}
+    report = jf.compare(held, held, (SERIES,), **call, keep="statistics")
+    assert report.verdict.startswith("COULD NOT COMPARE: forward: the reference's output holds no finite number")
+
+
+def tapped(place, act=jnp.tanh):
+    """A function whose tap, of no parameter's name, shows the hidden values, or what they are multiplied to."""
+
+    def call(held, x):
+        hidden = act(x @ held["up"].T)
+        if place == "hidden":
+            return jf.tap("middle", hidden) @ held["up"]
+        return jf.tap("middle", hidden @ held["up"])
+
+    return call
+
+
+@pytest.mark.parametrize("keep", ["tensors", "statistics"])
+def test_taps_of_one_name_place_a_difference_and_make_none(keep):
+    held, quick = {"up": jnp.asarray(SERIES[0])}, {"keep": keep, "tier": "A", "checks": ("weights", "forward", "local")}
+
+    def compared(call):
+        return jf.compare(held, held, (SERIES,), call_torch=tapped("hidden"), call_jax=call, **quick)
+
+    assert [module.name for module in compared(tapped("hidden", jnp.sin)).diverging] == ["middle"]
+    assert compared(tapped("behind")).exit_code == 0

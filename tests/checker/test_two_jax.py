@@ -177,6 +177,15 @@ def test_names_of_no_module_are_a_report_as_with_torch(keep):
     assert "names = 'nowhere.*' with every = 1 select none of 2 modules; the nearest are " in report.verdict
 
 
+def test_complex_numbers_have_no_gradients():
+    held, x = {"w": np.eye(3, dtype=np.float32)}, np.arange(6, dtype=np.float32).reshape(2, 3)
+    both = {"call_torch": lambda p, x: jax.numpy.fft.fft(x @ p["w"]), "call_jax": lambda p, x: jax.numpy.fft.fft(x @ p["w"])}
+    assert "the output of call_torch is complex, and gradients" in jf.compare(held, held, (x,), **both).verdict
+    assert jf.compare(held, held, (x,), **both, checks=QUICK["checks"]).exit_code == 0
+    with pytest.raises(InputError, match="input 0 is an ndarray of complex64 with shape"):
+        jf.compare(held, held, (x.astype(np.complex64),), **both)
+
+
 def test_whole_numbers_have_no_gradients(variables):
     def likeliest(variables, ids):
         return apply(variables, ids).argmax(-1)
@@ -187,9 +196,17 @@ def test_whole_numbers_have_no_gradients(variables):
     assert jf.compare(variables, variables, (IDS,), **both, **QUICK).exit_code == 0
 
 
-def test_weights_that_differ_are_said_to_be_the_ports(variables):
-    report = jf.compare(variables, in_nnx(jf.excite(variables, seed=2)), (IDS,), call_torch=apply, **QUICK)
-    assert re.search(r"weights: \d+ tensors of the port with values that the other side has not", report.verdict)
+def test_other_weights_of_the_same_names_are_told_apart_from_code(variables):
+    other = in_nnx(jf.excite(variables, seed=2))
+    report = jf.compare(variables, other, (IDS,), call_torch=apply, **QUICK)
+    assert re.match("DIFFERENT: weights: 19 of 19 tensors differ, first .*; the reference's are used below", report.verdict)
+    wrong = in_nnx(jf.excite(variables, seed=2), "epsilon")
+    assert [module.jax for module in jf.compare(variables, wrong, (IDS,), call_torch=apply, **QUICK).diverging] == [
+        "block.before"
+    ]
+    renamed = {"w": other.embed.embedding[...], "v": other.head.kernel[...]}
+    report = jf.compare(variables, renamed, (IDS,), call_torch=apply, call_jax=lambda held, ids: held["w"][ids] @ held["v"])
+    assert re.search(r"weights: 2 tensors of the port with values that the other side has not", report.verdict)
 
 
 def test_a_reference_that_is_not_steady_is_told(variables):

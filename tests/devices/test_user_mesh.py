@@ -14,6 +14,7 @@ SAYS = {
     "out_specs": "along axis 'a' of the mesh, out_specs has P('b', 'a') for array 0, not P('a', 'b') (",
     "no sum": "along axis 'a' of the mesh, the port leaves out the sum (",
     "checked": "along axis 'a' of the mesh, the port takes a mean, or divides by the size, where a sum is wanted (",
+    "explicit": "along axis 'a' of the mesh, the port takes a mean, or divides by the size, where a sum is wanted (",
     "around": "along axis 'a' of the mesh, the port takes a mean, or divides by the size, where a sum is wanted (",
 }
 

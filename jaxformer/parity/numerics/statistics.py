@@ -63,7 +63,8 @@ class Statistics:
 
 
 def statistics_of(array: np.ndarray) -> Statistics:
-    """Return the statistics of an array of integers or floats."""
+    """Return the statistics of an array of numbers; of complex ones, with the real and the imaginary parts along a new axis."""
+    array = np.stack([np.real(array), np.imag(array)]) if np.iscomplexobj(array) else array
     wide, hashed = as_float64(array), fingerprint(array)
     finite = np.isfinite(wide)
     held = wide if finite.all() else wide[finite]

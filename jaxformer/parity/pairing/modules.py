@@ -1,4 +1,4 @@
-"""Pairing of JAX modules with torch modules that hold the same parameters, and of attention's scores and weights."""
+"""Pairing of JAX modules with torch modules that hold the same parameters."""
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -13,8 +13,8 @@ from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.numerics.axis_order import CLEAR, order_of, orders_for, to_jax_axes
 from jaxformer.parity.numerics.metrics import distance
 from jaxformer.parity.pairing.names import blank
-from jaxformer.parity.trace.call_records import Record, Trace, is_attention
-from jaxformer.parity.trace.call_sites import ATTENTION, CALL, Site, ancestors, below, depth, last, parameters_of, parent
+from jaxformer.parity.trace.call_records import Record, Trace
+from jaxformer.parity.trace.call_sites import CALL, Site, ancestors, below, depth, last, parameters_of, parent
 
 SAME = 1e-9
 """Largest relL2 of arrays that count as equal."""
@@ -122,7 +122,7 @@ def pair_without_parameters(
         both = [(site, each) for site in free for each in its if parent(each.path) == other]
         near = [pair for pair in both if much_the_same(ours[pair[0]], theirs[pair[1]].output)]
         alike = [pair for pair in both if last(pair[0].path) == last(pair[1].path)]
-        alike = [pair for pair in alike if _fit(ours[pair[0]], theirs[pair[1]].output)]
+        alike = [pair for pair in alike if fit(ours[pair[0]], theirs[pair[1]].output)]
         named = [pair for pair in alike if pair in near or pair[1] in behind]
         suspects += [pair for pair in alike if pair[1] in before and pair not in near]
         of_one_name += alike
@@ -159,14 +159,14 @@ def _acts(record: Record) -> bool:
     return not np.array_equal(record.inputs[0], record.output[0])
 
 
-def _fit(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
+def fit(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
     """True if there are equally many arrays, of the same shapes in some order of axes."""
     return len(ours) == len(theirs) and all(orders_for(t.shape, j.shape) for j, t in zip(ours, theirs, strict=True))
 
 
 def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], most: float = CLEAR) -> bool:
     """True if there are equally many arrays, and the relL2 of each is at most `most`, in some order of axes."""
-    if not _fit(ours, theirs) or {array.dtype.kind for array in (*ours, *theirs)} != {"f"}:
+    if not fit(ours, theirs) or {array.dtype.kind for array in (*ours, *theirs)} != {"f"}:
         return False
     both = [(j, to_jax_axes(t, order_of(t, j) or (), j.shape)) for j, t in zip(ours, theirs, strict=True)]
     return all(distance(j, t) <= most for j, t in both)
@@ -241,39 +241,3 @@ def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping
 def holder(path: str, paths: Container[str]) -> str:
     """Path of the innermost module around a tap: a wrong tap also shows in the gradient that this module sends back."""
     return next((module for module in ancestors(path) if module in paths), CALL.path)
-
-
-def pair_attention(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, parameters: Mapping[str, str]) -> dict[Site, Site]:
-    """Map jax's taps to torch's attention scores and weights of the same shape.
-
-    The modules around both must share parameters, and no other modules these. `ours` has the outputs of each tap. If the two
-    sides have different numbers of them, none is paired.
-    """
-    taps = [site for site in ours if last(site.path) in ATTENTION]
-    shown = [site for site, record in theirs.items() if is_attention(site, record)]
-    own = {site.path: around(site.path, parameters) for site in taps}
-    other = {site.path: around(site.path, {name: name for name in parameters.values()}) for site in shown}
-    found = {
-        site: [
-            each
-            for each in shown
-            if last(site.path) == last(each.path)
-            and own[site.path] & other[each.path]
-            and orders_for(theirs[each].output[0].shape, ours[site][0].shape)
-        ]
-        for site in taps
-    }
-    pairs = {}
-    for path in own:
-        mine = [site for site in taps if site.path == path]
-        fits = [each for each in shown if any(each in found[site] for site in mine)]
-        alone = not any(each in fits for site in taps if site.path != path for each in found[site])
-        if alone and len({each.path for each in fits}) == 1 and len(fits) == len(mine):
-            pairs |= {site: each for site, each in zip(mine, fits, strict=True) if each in found[site]}
-    return pairs
-
-
-def around(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
-    """torch's names of the tensors in the innermost module around `path` that has any."""
-    held = (frozenset(theirs for name, theirs in parameters.items() if below(name, module)) for module in ancestors(path))
-    return next(filter(None, held), frozenset())

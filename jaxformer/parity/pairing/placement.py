@@ -38,6 +38,29 @@ def correct_layouts(known: Assignment) -> None:
                     known.pairs[mine] = other, wanted
 
 
+def pair_by_path(known: Assignment, no_weights: Container[str]) -> None:
+    """Pair the remaining weights that have one path and shape on both sides, whole or layer by layer: those of a model that was
+    trained further, drawn again, or rounded."""
+    free, kinds = {other.name: other for other in known.tensors() if other.name not in no_weights}, known.layouts_by_kind()
+    for whole in (one for one in known.open() if one.layer is None and one.name not in no_weights):
+        array = known.array(whole)
+        for names in _of_one_path(whole.name.removeprefix("params."), len(array) if array.ndim else 0):
+            pieces = [whole] if len(names) == 1 else [JaxPiece(whole.name, layer) for layer in range(len(names))]
+            both = [(mine, free[name]) for mine, name in zip(pieces, names, strict=True) if name in free]
+            if len(both) == len(names) and all(known.array(mine).shape == known.array(it).shape for mine, it in both):
+                for mine, other in both:
+                    known.add(mine, other, _layout(known, mine, other, kinds) or "same")
+                break
+
+
+def _of_one_path(name: str, layers: int) -> Iterator[list[str]]:
+    """Yield the names that a tensor may have on the other side: its own, and those of its layers by the place of the number."""
+    yield [name]
+    parts = name.split(".")
+    for at in range(1, len(parts)):
+        yield [".".join([*parts[:at], str(layer), *parts[at:]]) for layer in range(layers)]
+
+
 def pair_by_place(known: Assignment, no_weights: Container[str]) -> None:
     """Pair the remaining weights of both sides, if most of the model is known."""
     ours = {one.label: one for one in known.open() if one.name not in no_weights}

@@ -19,7 +19,15 @@ from jaxformer.parity.pairing.buffers import Constants, typed_constants
 from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece, on_host
 from jaxformer.parity.pairing.joined import match_joined, match_parted, match_summed
 from jaxformer.parity.pairing.names import same_word
-from jaxformer.parity.pairing.placement import OneSided, correct_layouts, may_be_pairs, one_sided, pair_by_place, swapped
+from jaxformer.parity.pairing.placement import (
+    OneSided,
+    correct_layouts,
+    may_be_pairs,
+    one_sided,
+    pair_by_path,
+    pair_by_place,
+    swapped,
+)
 from jaxformer.parity.pairing.rules import as_family, by_layer, torch_names
 from jaxformer.parity.report.text import count
 from jaxformer.parity.trace.call_sites import last, parent
@@ -181,6 +189,7 @@ def _assign(known: Assignment, state: TorchState, typed: set[str], ruled: set[st
         if other.name in state.buffers and not named and known.fingerprint(mine).constant:
             known.remove(mine)
     correct_layouts(known)
+    pair_by_path(known, no_weights)
     pair_by_place(known, no_weights)
     if any(mine.name not in typed for mine in known.open()):
         known.torch |= {alias: state.weights[first] for alias, first in state.tied.items()}

@@ -42,8 +42,9 @@ def arrays_of(file: Path) -> Path:
 
 TEXT = '''"""{says}
 
-The test fails until the source is mended: run it with pytest. {arrays} holds torch's inputs and weights of this call,
-and torch's output; both sides compute in float64. It needs jaxformer, and no torch where your own code needs none.{fixed}
+The test fails until the source is mended: run it with pytest. {arrays} holds the inputs, the weights and the
+output of the reference's call; both sides compute in float64. It needs jaxformer, and no torch where your own code needs
+none.{fixed}
 """
 
 import sys
@@ -52,7 +53,7 @@ sys.path[:0] = {folders}
 
 {imports}
 
-TOLERANCE = {allowed:.0e}  # of the relL2 |ours - torch's| / |torch's|
+TOLERANCE = {allowed:.0e}  # of the relL2 |ours - reference| / |reference|
 
 
 def made():

@@ -10,7 +10,7 @@ import numpy as np
 from jaxformer.errors import InputError, ParityError
 from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
 from jaxformer.parity.numerics.float_masks import is_mask
-from jaxformer.parity.numerics.metrics import error, over
+from jaxformer.parity.numerics.metrics import as_float64, error, over
 from jaxformer.parity.pairing.buffers import path_of, typed_constants
 from jaxformer.parity.pairing.modules import numbered_stacks
 from jaxformer.parity.report.summarize import say_parameters
@@ -29,6 +29,10 @@ from jaxformer.runtime.xla_options import exact
 
 NO_TIER_C = "tier C judges bfloat16 by the rounding error of torch; where both sides are JAX, give tier A or B"
 NO_FLOATS = "no gradient comes from what call_torch gives: it holds no floats; leave out the checks of gradients"
+COMPLEX = (
+    "the output of call_torch is complex, and gradients are taken of real numbers; leave out the checks of gradients, or give "
+    "call_torch and call_jax with the real and imaginary parts"
+)
 WHERE = "the reference, in float64"
 
 
@@ -49,8 +53,8 @@ def record_jax(model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: 
         random = np.random.default_rng(0)
         sent = tuple(random.standard_normal(output.shape) for output in outputs)
         by_weight, by_input, unread = {}, {}, list[str]()
-        if gradients and not any(output.dtype.kind in "fc" for output in outputs):
-            raise ParityError(NO_FLOATS)
+        if gradients and (why := why_no_gradient(outputs)):
+            raise ParityError(why)
         if gradients:
             calls, by_weight, by_input = run.backward(calls, sent)
             unread = unread_inputs(run.model, call, [*map(np.asarray, run.inputs)], calls.values(), by_input)
@@ -71,6 +75,13 @@ def record_jax(model: Any, inputs: tuple[np.ndarray, ...], call: Call, *, tier: 
         calls={**calls, CALL: Record((), outputs, (), back_to(outputs, sent))},
         environment={REFERENCE: f"jax {jax.__version__}"},
     )
+
+
+def why_no_gradient(outputs: tuple[np.ndarray, ...]) -> str:
+    """Return why these outputs have no gradients, '' if they have."""
+    if any(output.dtype.kind == "c" for output in outputs):
+        return COMPLEX
+    return "" if any(output.dtype.kind == "f" for output in outputs) else NO_FLOATS
 
 
 def unmoved(gradients: Mapping[str, np.ndarray]) -> tuple[str, ...]:
@@ -111,7 +122,7 @@ def _in_float32(model: Any, inputs: tuple[np.ndarray, ...], call: Call) -> np.nd
     model = ready(jax.tree.map(lambda leaf: leaf, model), training=False)  # a copy
     with jax.default_matmul_precision("highest"):
         run = jax.jit(lambda *given: side_by_side(several(call(*given), "call_torch", call)), compiler_options=exact())
-        return np.asarray(run(model, *inputs), np.float64)
+        return as_float64(np.asarray(run(model, *inputs)))
 
 
 class _Run:

@@ -21,7 +21,6 @@ from jaxformer.parity.pairing.draws import DrawPairs
 from jaxformer.parity.pairing.modules import (
     holder,
     numbered_stacks,
-    pair_attention,
     pair_calls,
     pair_modules,
     pair_without_parameters,
@@ -29,6 +28,7 @@ from jaxformer.parity.pairing.modules import (
     without_helpers,
     without_uneven_gradients,
 )
+from jaxformer.parity.pairing.taps import pair_attention, pair_taps
 from jaxformer.parity.runs.activation_patching import PatchedProgram
 from jaxformer.parity.runs.end_to_end import NormalRun, propagate
 from jaxformer.parity.runs.isolated import Isolated, Isolation, Mismatch
@@ -286,6 +286,7 @@ def paired(
     own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
     modules = pair_modules(own, other, parameters)
     modules |= pair_without_parameters(ours.outputs, reference.calls, parameters, modules)
+    modules |= pair_taps(ours.outputs, reference.calls, modules)
     calls, all_calls = (without_helpers(ours.outputs, reference.calls, modules, whole=whole) for whole in (False, True))
     pairs = pair_calls(calls, reference.calls, modules)
     both = {Site(mine, 0): Site(other, 0) for mine, other in statistics.items()}

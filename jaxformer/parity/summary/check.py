@@ -1,5 +1,6 @@
 """Comparison of a JAX model, with its own weights, with the statistics of a reference."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from jaxformer.convert.rules import Family, in_torchs_layout
-from jaxformer.errors import listed
+from jaxformer.errors import ParityError, listed
 from jaxformer.parity.attribute.comparison import Result, environment
+from jaxformer.parity.attribute.values_and_gradients import NOTHING_FINITE
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.metrics import DIFFERENT, EQUAL, Error, over
 from jaxformer.parity.numerics.statistics import Statistics, statistics_of
@@ -88,12 +90,20 @@ class ByStatistics:
         return theirs.apart(ours).relative if theirs.fits(ours) else np.inf
 
     @cached_property
+    def output(self) -> Error:
+        """Error of the output of the whole call."""
+        return self._apart(self.run.events[-1], self.summary.events[-1])
+
+    @cached_property
     def pairs(self) -> dict[Site, Site]:
-        """JAX's calls -> the reference's."""
+        """JAX's calls -> the reference's; where the outputs differ, modules and taps without a pair that have one path too."""
         parameters = self.partners
         if self.rules is not None:
             parameters = parameter_pairs(self.model, self.rules, numbered_stacks(self.run.paths))
-        modules = pair_modules(self.run.paths, {site.path for site in self.summary.calls}, parameters)
+        paths = {site.path for site in self.summary.calls}
+        modules = pair_modules(self.run.paths, paths, parameters)
+        if over(self.output, "activation"):
+            modules |= {path: path for path in self.run.paths & paths if path not in {*modules, *modules.values()}}
         ours = [event.site for event in self.run.events if event.part == "output"]
         return {**pair_calls(ours, self.summary.calls, modules), CALL: CALL}
 
@@ -179,7 +189,13 @@ def _added(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def results(compared: ByStatistics) -> Iterator[Result]:
-    """Yield the results of both checks: of the weights, and of the values in the normal run."""
+    """Yield the results of both checks: of the weights, and of the values in the normal run.
+
+    Raises ParityError if the reference's output is NaN or infinite throughout.
+    """
+    if all(each.not_finite == math.prod(each.shape) for each in compared.summary.output.values()):
+        place = first_not_finite(counted(compared.summary.events))
+        raise ParityError(NOTHING_FINITE + f"; the first output that is not finite is {place}" * bool(place))
     forward = _forward(compared)
     yield Result(_weights(compared))
     more = {"modules": compared.modules, "environment": environment() | dict(compared.summary.environment)}
@@ -189,7 +205,7 @@ def results(compared: ByStatistics) -> Iterator[Result]:
 
 
 def _forward(compared: ByStatistics) -> Stage:
-    output = compared.differences[next(event for event in compared.differences if event.site == CALL)]
+    output = compared.output
     first, judged = compared.first, f"{len(compared.differences):,} groups of arrays"
     wrong = [f"{side}'s first output that is not finite is that of {at}" for side, at in _not_finite(compared) if at]
     if first is None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from jax.core import Tracer
 
 from jaxformer.convert.host import host
@@ -26,7 +27,7 @@ class Event:
     maker: Site
     """Call whose own code makes the arrays: the call itself for its output, the call around it for its inputs."""
     arrays: tuple[Statistics, ...]
-    """Arrays of numbers, masks left out."""
+    """Arrays of numbers, masks left out; of the output of the whole call, every array."""
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Summarizing:
 
     def end(self, outputs: Iterable[Any]) -> None:
         """Note the outputs of the whole call."""
-        self.events.append(Event(CALL, "output", CALL, summarized(outputs)))
+        self.events.append(Event(CALL, "output", CALL, tuple(map(statistics_of, on_host(outputs)))))
 
     def _notes(self, site: Site) -> bool:
         if last(site.path) in ATTENTION:
@@ -67,8 +68,12 @@ class Summarizing:
 
 def summarized(arrays: Iterable[Any]) -> tuple[Statistics, ...]:
     """Return the statistics of the arrays of numbers that are no masks."""
-    held = (host(array) for array in arrays if not isinstance(array, Tracer))
-    return tuple(statistics_of(array) for array in held if array.dtype.kind in "iuf" and not is_mask(array))
+    return tuple(statistics_of(array) for array in on_host(arrays) if array.dtype.kind in "iufc" and not is_mask(array))
+
+
+def on_host(arrays: Iterable[Any]) -> Iterator[np.ndarray]:
+    """Convert the arrays that have values to numpy."""
+    return (host(array) for array in arrays if not isinstance(array, Tracer))
 
 
 def counted(events: Iterable[Event]) -> Iterator[Counted]:

@@ -27,7 +27,7 @@ from jaxformer.parity.runs.jax_reference import by_layer, layers_of
 from jaxformer.parity.runs.load_weights import ready
 from jaxformer.parity.summary.events import Event, Summarizing
 from jaxformer.parity.trace import archive
-from jaxformer.parity.trace.call_sites import Site
+from jaxformer.parity.trace.call_sites import CALL, Site
 from jaxformer.parity.trace.outputs import Call
 from jaxformer.parity.trace.pytree_modules import open_modules
 from jaxformer.parity.trace.reference import REFUSALS, run_float64, saying, torch_environment
@@ -40,7 +40,7 @@ from jaxformer.pytree import named_weights
 from jaxformer.validation.fields import check_file, read_small
 
 MANIFEST, ARRAYS = "summary.json", "inputs.safetensors"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,19 @@ class Summary:
     environment: Mapping[str, str]
     left_out: str = ""
     """Modules that the selection leaves out, in words."""
+    outputs: tuple[str, ...] = ("",)
+    """Names of the output's arrays, as in `Outputs`."""
 
     @property
     def calls(self) -> tuple[Site, ...]:
         """Recorded calls, that of the whole model included."""
         return tuple(event.site for event in self.events if event.part == "output")
+
+    @property
+    def output(self) -> Mapping[str, Statistics]:
+        """Statistics of the output's arrays, by their names."""
+        whole = next(event for event in self.events if event.site == CALL)
+        return dict(zip(self.outputs, whole.arrays, strict=True))
 
 
 def summarize(model: Any, inputs: tuple[np.ndarray, ...], call: Call, selection: Selection, mode: Mode = "eval") -> Summary:
@@ -149,6 +157,7 @@ def save(summary: Summary, folder: Path) -> None:
         "events": [_as_json(event, summary) for event in summary.events],
         "environment": dict(summary.environment),
         "left_out": summary.left_out,
+        "outputs": summary.outputs,
     }
     archive.write(folder, (MANIFEST, ARRAYS), manifest, arrays)
 
@@ -185,6 +194,7 @@ def _from_json(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         rounding,
         manifest["environment"],
         manifest["left_out"],
+        tuple(manifest["outputs"]),
     )
 
 

@@ -11,6 +11,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import Primitive
 
 from jaxformer.parity.trace.source_lines import is_users, line_here, shown
@@ -132,7 +133,7 @@ class _Edited:
         for axis in reversed(sizes):
             along = tuple(0 if axis in used(spec) else None for spec in specs)
             on_part = jax.vmap(on_part, along, 0, axis_name=axis, axis_size=sizes[axis])
-        leaves = on_part(*(cut(array, spec, sizes) for array, spec in zip(args, specs, strict=True)))
+        leaves = on_part(*(cut(unsharded(array), spec, sizes) for array, spec in zip(args, specs, strict=True)))
         found, out = held
         seen.out_specs.append(tuple(out))
         out = edit.on_specs.get(("out_specs", number), out)
@@ -177,6 +178,11 @@ def used(spec: Any) -> tuple[str, ...]:
 def axes_of(part: Any) -> tuple[str, ...]:
     """Axes of the mesh that cut one dimension."""
     return () if part is None else (part,) if isinstance(part, str) else tuple(part)
+
+
+def unsharded(array: Any) -> Any:
+    """Return an array without the axes of a mesh in its type, which those of explicit meshes have."""
+    return array if isinstance(array, Tracer) else jnp.asarray(np.asarray(array))
 
 
 def cut(array: Any, spec: Any, sizes: Mapping[str, int]) -> Any:

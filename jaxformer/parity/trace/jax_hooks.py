@@ -125,6 +125,8 @@ def tap(path: str, value: T) -> T:
 
         x = tap("layers.0.norm", layer_norm(x, params["layers"]["0"]["norm"]))
 
+    Go on with what `tap` returns: where the value itself is used beside it, the gradients of that module differ.
+
     Inside a module, the path is relative to the module. Modules need no tap; the input and output of a softmax in any model may
     be tapped as `tap("scores", ...)` and `tap("weights", ...)`. `jf.watch` writes the norm of each tapped value of a
     step; `tap("gradient", gradient)` marks the gradient. Elsewhere, `tap` does nothing.
