@@ -33,6 +33,8 @@ from jaxformer.parity.diagnose.operators import (
     recurrences,
     reroute,
     rotary,
+    rounds,
+    routing,
     scales,
     solved_arrays,
     training,
@@ -69,7 +71,7 @@ PARTS: tuple[OfOp, ...] = (recurrences.proposals, indices.proposals, permute.win
 SEVERAL = (
     permute.repeats,
     packing.proposals,
-    indices.choices,
+    routing.choices,
     scales.proposals,
     placement.biases,
     loops.proposals,
@@ -190,6 +192,7 @@ class Registry:
             (self.of(rotary.proposals), 1),
             (self.of(wiring.other_layers), 1),
             (self.of(attention.proposals), 1),
+            (self.of(rounds.proposals), 1),
         )
 
     def wiring(self) -> Proposals:
