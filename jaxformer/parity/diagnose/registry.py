@@ -18,6 +18,7 @@ from jaxformer.parity.diagnose.operators import (
     arguments,
     attention,
     axes,
+    clamped,
     convolutions,
     exchange,
     head_norms,
@@ -33,6 +34,7 @@ from jaxformer.parity.diagnose.operators import (
     recurrences,
     reroute,
     rotary,
+    rotary_widths,
     rounds,
     routing,
     scales,
@@ -76,6 +78,7 @@ SEVERAL = (
     placement.biases,
     loops.proposals,
     scales.discretisations,
+    clamped.proposals,
 )
 """Operators that read the list of all operations."""
 OPERANDS = (arguments.literals, reroute.made_before, pairs.before_sums)
@@ -189,7 +192,7 @@ class Registry:
             (self.of(solved_arrays.mask_rows), 1),
             (self.of(head_norms.moves), 1),
             (self.of(head_norms.proposals), 1),
-            (self.of(rotary.proposals), 1),
+            (self.of(rotary.proposals, rotary_widths.proposals), 1),
             (self.of(wiring.other_layers), 1),
             (self.of(attention.proposals), 1),
             (self.of(rounds.proposals), 1),

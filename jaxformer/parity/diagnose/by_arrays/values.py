@@ -163,7 +163,9 @@ def factor_between(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
 
 
 def is_symptom(candidate: Candidate) -> bool:
-    """True for a factor or an added number that nobody writes: a symptom, of which torch's code may tell the cause."""
+    """True for a symptom, of which torch's code may tell the cause: a factor or an added number that nobody writes, or NaN."""
+    if candidate.mutation.change.symptom:
+        return True
     number = dict(candidate.mutation.args).get({TIMES: "by", ADDED: "number"}.get(candidate.mutation.change, ""))
     return number is not None and not is_plain(number)
 
