@@ -178,7 +178,7 @@ class Registry:
         Nothing is proposed if the suspects are most of the operations.
         """
         jax, every = self.replay.compared.get(self.replay.place), self.replay.operations
-        operations = suspects_of(self.replay.array, jax, self.replay.wanted, every)
+        operations = suspects_of(self.replay.in_time, jax, self.replay.wanted, every)
         if len(operations) <= FEW * len(every):
             near = copy.copy(self.replay)
             near.operations = operations
