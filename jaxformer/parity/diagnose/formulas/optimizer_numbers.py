@@ -48,13 +48,14 @@ def explain_number(settings: Settings, course: Course, moves: tuple[np.ndarray, 
     """
     torch, jax = moves
     few = slice(None, None, max(1, len(course.rates) // SOME))
-    usual = {what: next(iter(options.values())) for what, options in step_choices(settings, course).items()}
+    usual: dict[str, Any] = {what: next(iter(options.values())) for what, options in step_choices(settings, course).items()}
     if distance(step(**usual), torch) > EXPLAINED or distance(step(**usual), jax) <= EXPLAINED:
         return ""
     for unknown in unknowns(settings, course):
 
         def run(numbers: Numbers, entries: slice = slice(None), unknown: Unknown = unknown) -> np.ndarray:
-            return step(**usual | {"course": course.at(entries)} | unknown.chosen(numbers))
+            given: dict[str, Any] = {**usual, "course": course.at(entries), **unknown.chosen(numbers)}
+            return step(**given)
 
         found = solved(unknown, lambda numbers, run=run: run(numbers, few), jax[few])
         for numbers in rounded(found) if found else ():

@@ -66,8 +66,9 @@ def window_of(name: str, args: Any, axis: int) -> tuple[list[int], int] | None:
     """Return the starts of windows along an axis, and their length; None if the axis is not cut into windows."""
     x = args[0]
     if name == "unfold":
-        cut, many, step = (*args[1:], None, None, None)[:3]
-        return ([*range(0, x.shape[axis] - many + 1, step)], many) if type(cut) is int and cut % x.ndim == axis else None
+        if len(args) < 4 or args[1] % x.ndim != axis:
+            return None
+        return [*range(0, x.shape[axis] - args[2] + 1, args[3])], args[2]
     index = args[1] if isinstance(args[1], tuple) else (args[1],)
     if len(index) <= axis or not all(isinstance(each, slice) for each in index[: axis + 1]) or index[axis].step is not None:
         return None
