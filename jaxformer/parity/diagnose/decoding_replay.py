@@ -9,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from jaxformer.parity.diagnose.calls import bound
 from jaxformer.parity.diagnose.decoding_faults import Fault, Seen, sources
+from jaxformer.parity.diagnose.rotation import Rotation
 from jaxformer.parity.diagnose.trace import OPENED, opened
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.trace.torch_hooks import fused_scores
@@ -32,14 +33,9 @@ def rates_of(angles: torch.Tensor, position: int) -> torch.Tensor:
 
 def turned_back(x: torch.Tensor, rates: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Undo the rotary positions of vectors `... T H`; units beyond the rates, which are not rotated, come last."""
-    width, half, places = len(rates), len(rates) // 2, places[:, None]
-    cos, sin = (places * rates).cos(), (places * rates).sin()
-    turned, rest = x[..., :width], x[..., width:]
-    if torch.equal(rates[:half], rates[half:]):
-        quarter = torch.cat([-turned[..., half:], turned[..., :half]], -1)
-    else:
-        quarter = torch.stack([-turned[..., 1::2], turned[..., ::2]], -1).flatten(-2)
-    return torch.cat([turned * cos - quarter * sin, rest], -1)
+    half = len(rates) // 2
+    halves = torch.equal(rates[:half], rates[half:])
+    return (Rotation(rates[:half]) if halves else Rotation(rates[::2], "neighbours"))(x, -places)
 
 
 def is_paired(rates: torch.Tensor) -> bool:

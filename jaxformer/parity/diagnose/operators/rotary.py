@@ -37,6 +37,7 @@ from jaxformer.parity.diagnose.operators.rotary_tables import (
     table_products,
 )
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.rotation import Rotation
 from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
 from jaxformer.parity.trace.call_sites import Site
 
@@ -208,8 +209,11 @@ def children(replay: Replay, rotary: Rotary) -> Iterator[Proposal]:
 
 
 def turned(replay: Replay, rotary: Rotary, site: Site, steps: torch.Tensor) -> Edit:
-    """Edit in which the heads that a child gives are rotated by `steps` positions."""
-    return replay.given_outputs({site: rotary.turned(replay.given[site], steps)})
+    """Edit in which the heads `B T (N H)` that a child gives are rotated by `steps` positions, `... T`."""
+    x = replay.given[site]
+    heads = x.unflatten(-1, (-1, rotary.width)).transpose(1, 2)
+    other = Rotation(rotary.rates, rotary.layout)(heads, steps.reshape(-1, 1, x.shape[1]))
+    return replay.given_outputs({site: other.transpose(1, 2).reshape(x.shape)})
 
 
 def reordered(replay: Replay, rotary: Rotary, sites: Iterable[Site]) -> Edit:

@@ -2,7 +2,7 @@
 none."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -12,6 +12,7 @@ from jaxformer.parity.diagnose.attention_cores import Core, cores
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
 from jaxformer.parity.diagnose.operators.rotary_tables import LAYOUTS, Rotary, plain_rates, rotary_of
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.rotation import Rotation
 from jaxformer.parity.diagnose.trace import Compute, Rewrite
 
 WIDTH = Change("rotary_heads.width", "rotates {width}", "rotates {own} of the {units} units of a head")
@@ -23,25 +24,6 @@ PARTS = (4, 2, 0.5, 0.25)
 """Numbers of rotated units that are tried, as parts of torch's; all units of a head are tried first."""
 
 
-@dataclass(frozen=True)
-class Rotation:
-    """Rotation of the first units of a head by positions `B T`, or `1 T`."""
-
-    rates: torch.Tensor
-    """Radians a position of each pair."""
-    layout: str
-    """Pairs of units: 'halves' (i and i + width / 2) or 'neighbours' (2i and 2i + 1)."""
-
-    def __call__(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Rotate heads `B N T H`."""
-        width, angles = 2 * len(self.rates), positions[:, None, :, None] * self.rates
-        turned, rest = x[..., :width], x[..., width:]
-        neighbours = self.layout == "neighbours"
-        a, b = (turned[..., ::2], turned[..., 1::2]) if neighbours else turned.chunk(2, -1)
-        both = a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()
-        return torch.cat([torch.stack(both, -1).flatten(-2) if neighbours else torch.cat(both, -1), rest], -1)
-
-
 def proposals(replay: Replay) -> Iterator[Proposal]:
     """Mutations of the rotation in every attention of the call."""
     rotary, found = rotary_of(replay), [*cores(replay.listed)]
@@ -49,9 +31,9 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
         alike = [core for core in found if len({x.shape[-2] for x in core.heads}) == 1]
         length = alike[0].heads[0].shape[-2] if alike else 0
         rates = {base: plain_rates(core.heads[0].shape[-1], base) for core in alike[:1] for base in BASES}
-        yield from added(alike, torch.arange(length)[None], rates, LAYOUTS)
+        yield from added(alike, torch.arange(length), rates, LAYOUTS)
     else:
-        positions = rotary.positions.reshape(-1, rotary.positions.shape[-1])
+        positions = rotary.positions.reshape(-1, 1, rotary.positions.shape[-1])
         alike = [core for core in found if {x.shape[-2] for x in core.heads} == {positions.shape[-1]}]
         layouts = LAYOUTS if rotary.layout == "once" else (rotary.layout,)
         yield from widths(rotary, alike, positions, layouts)
