@@ -287,6 +287,10 @@ def rms_prop(model):
     return torch.optim.RMSprop(model.parameters(), lr=RATE)
 
 
+def descent(model):
+    return torch.optim.SGD(model.parameters(), lr=RATE)
+
+
 def momentum(model):
     return torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
 
@@ -335,23 +339,39 @@ MOVES = {
         {},
         "but at step 1 the optimizers part, and the gradients are equal: torch betas 0.9 and 0.999; jax betas 0.9 and 0.95",
     ),
+    "unusual betas": (
+        optax.adam(RATE, b1=0.87, b2=0.9937),
+        {},
+        "the gradients are equal: torch betas 0.9 and 0.999; jax betas 0.87 and 0.9937 (residual",
+    ),
+    "gradients clipped": (
+        optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(RATE)),
+        {"theirs": descent},
+        "the gradients are equal; torch does not clip gradients; jax clips gradients to a norm of 0.5 (residual",
+    ),
+    "another rate, none that clips": (
+        optax.sgd(0.7 * RATE),
+        {"theirs": descent},
+        "the gradients are equal; jax moves 0.7 times as far: a learning rate of 0.014 where torch has 0.02",
+    ),
+    "a huge rate": (optax.sgd(1e160), {"theirs": descent}, "jax moves 5e+161 times as far: a learning rate of 1e+160"),
     "no momentum": (optax.sgd(RATE), {"theirs": momentum}, "torch has a momentum of 0.9; jax has no momentum"),
     "a schedule that ends": (
         optax.sgd(RATE),
         {
-            "theirs": lambda model: torch.optim.SGD(model.parameters(), lr=RATE),
+            "theirs": descent,
             "torch_schedule": lambda optimizer: LambdaLR(optimizer, lambda step: float(step < 3)),
         },
         "at step 3 the optimizers part, and the gradients are equal: jax moves where torch's learning rate is 0",
     ),
     "one tensor farther": (
         optax.chain(optax.sgd(RATE), optax.masked(optax.scale(3.0), lambda p: jax.tree.map(lambda x: x.shape == (WIDE,), p))),
-        {"theirs": lambda model: torch.optim.SGD(model.parameters(), lr=RATE)},
+        {"theirs": descent},
         "jax moves tensors by other multiples of torch's moves: up.bias 3",
     ),
     "a rate that is NaN": (
         optax.sgd(float("nan")),
-        {"theirs": lambda model: torch.optim.SGD(model.parameters(), lr=RATE)},
+        {"theirs": descent},
         " entries by NaN or infinity",
     ),
     "a schedule stretched": (
@@ -363,7 +383,9 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize("case", usually(MOVES, "the same", "gradients of zero", "betas", "a schedule stretched"))
+@pytest.mark.parametrize(
+    "case", usually(MOVES, "the same", "gradients of zero", "unusual betas", "gradients clipped", "a schedule stretched")
+)
 def test_what_parts_two_optimizers_at_any_step(case):
     ours, given, says = MOVES[case]
     assert says in (found := moved_as(ours, **given)), found

@@ -42,8 +42,9 @@ def decode(params, ids, cache, *, late=0, slot=0, leak=0, **bug):
     packed = linear(params, f"{block}.attn.c_attn", norm(params, f"{block}.ln_1", x))
     q, k, v = (each.reshape(len(ids), width, N, D // N) for each in jnp.split(packed, 3, -1))
     k, v = ((x * (bug.get(name, 1) if width == 1 else 1)) for x, name in ((k, "keys"), (v, "values")))
-    at = start + slot * stepping
-    keys, values = (jax.lax.dynamic_update_slice(held, new, (0, at, 0, 0)) for held, new in ((keys, k), (values, v)))
+    at = [start + (slot + bug.get(f"{name}_slot", 0)) * stepping for name in ("keys", "values")]
+    both = zip((keys, values), (k, v), at, strict=True)
+    keys, values = (jax.lax.dynamic_update_slice(held, new, (0, place, 0, 0)) for held, new, place in both)
     visible = jnp.arange(CONTEXT) <= positions[:, None] + leak * stepping
     scores = jnp.where(visible, jnp.einsum("bthd,bshd->bhts", q, keys) / jnp.sqrt(D // N), -jnp.inf)
     gathered = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), values).reshape(x.shape)
@@ -100,6 +101,11 @@ def test_a_right_cache():
 CAUSES = {
     ("late", 1): "jax as if the position of a step is one too near",
     ("slot", 1): "jax as if the slot is one too far: an empty slot is seen, and not the last token",
+    ("slot", -1): "jax as if the slot is one too near: the prompt's last token is written over, and an empty slot is seen",
+    ("values_slot", 1): "jax as if the values of steps are written one slot late",
+    ("values_slot", -1): "jax as if the values of steps are written one slot early",
+    ("keys_slot", 1): "jax as if the keys of steps are written one slot late",
+    ("keys_slot", -1): "jax as if the keys of steps are written one slot early",
     ("leak", 1): "jax as if a step sees one empty slot",
     ("early", 1): "jax as if position and slot are one too far: an empty slot after the prompt is seen",
     ("stays", 1): "jax as if position and slot do not advance: each step writes over the one before",
@@ -111,7 +117,9 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("bug", usually(CAUSES, ("late", 1), ("stays", 1), ("keys", 0), ("mixed", 1), ("values", 0.5)), ids=str)
+@pytest.mark.parametrize(
+    "bug", usually(CAUSES, ("late", 1), ("stays", 1), ("keys", 0), ("values_slot", -1), ("mixed", 1), ("values", 0.5)), ids=str
+)
 def test_a_step_that_differs_is_named_though_the_prompt_is_the_same(bug):
     """torch has no cache here: what a cache does wrong is done to its whole sequence. No cache keeps half of a value."""
     stage = stage_of(jax_steps(**dict([bug])))

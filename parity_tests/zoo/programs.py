@@ -217,6 +217,22 @@ class Waves(nn.Module):
         return torch.log(spectrum.clamp(min=1e-5)).mean(-1)
 
 
+class Ordered(nn.Module):
+    """An order with equal entries, large whole numbers, a loop whose rounds share weights, and windows of a padded array."""
+
+    def __init__(self):
+        super().__init__()
+        self.place, self.up, self.down = nn.Embedding(31, D), nn.Linear(D, 20), nn.Linear(20, D)
+
+    def forward(self, x, ids):
+        order = torch.sort(ids // 4, dim=-1, descending=True, stable=True).indices
+        x = x.gather(1, order[..., None].expand_as(x)) + self.place((40 * ids).cumsum(-1) % 31)
+        for _ in range(3):
+            x = x + self.down(torch.tanh(self.up(x)))
+        x = F.pad(x, (0, 0, 0, 3))
+        return torch.stack([x[:, i : i + 4] for i in range(0, T, 3)], 1).mean(2)
+
+
 PICTURE, PADDED = noise(B, 3, 8, 8, seed=3), (np.arange(T) >= np.array([[7], [5]])).astype(np.float64)
 PROGRAMS: dict[str, tuple[Callable[[], Any], tuple[np.ndarray, ...]]] = {
     "rotary": (Rotary, (X,)),
@@ -228,5 +244,6 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], tuple[np.ndarray, ...]]] = {
     "experts": (Experts, (X,)),
     "loss": (Loss, (X, IDS)),
     "windows": (Windows, (PICTURE,)),
+    "ordered": (Ordered, (X, IDS)),
     "waves": (Waves, (X, noise(B, seed=4))),
 }

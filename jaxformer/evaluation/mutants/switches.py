@@ -223,7 +223,13 @@ BLOCKS = [
 ]
 
 DECODERS = [
-    Mutant("rotary positions in every layer", config(rotary_pattern=None), "cohere", r"blocks\.1\.attention"),
+    Mutant(
+        "rotary positions in every layer",
+        config(rotary_pattern=None),
+        "cohere",
+        r"blocks\.1\.attention",
+        "rotary_heads.added base=10000.0 layout=neighbours",
+    ),
     Mutant("queries, keys and values not clamped", config(clip_qkv=None), "cohere", "attention"),
     Mutant("factor of sub-layers missing", config(residual_multiplier=1.0), "cohere"),
     Mutant("factor of embeddings missing", config(embedding_multiplier=1.0), "cohere", "embed", "sum.factors 'token=3, 1'"),

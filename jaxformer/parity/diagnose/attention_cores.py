@@ -97,7 +97,7 @@ class Core:
 
         return Rewrite({self.masks.place: masked, self.softmax.place: lambda f, a, k, n: weigh(seen.pop())})
 
-    def with_heads(self, moved: Moved, after: After | None = None) -> Edit:
+    def with_heads(self, moved: Moved, after: After | None = None) -> Rewrite:
         """Return an edit: attention reads the queries, keys and values that `moved` gives, and `after` maps its output."""
         first, *second = self.products
         if not second:

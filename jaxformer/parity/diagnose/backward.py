@@ -3,15 +3,16 @@
 import copy
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from jaxformer.parity.diagnose import gradients_at_zero
 from jaxformer.parity.diagnose.calls import of_reals
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.functions import is_real
@@ -185,7 +186,7 @@ class _Inside:
 
 def explain_stopped(backward: Backward, session: Session) -> Diagnosis:
     """Find where torch's gradient has to stop, or not to, to be equal to jax's: one place, or several together."""
-    listing = Listing()
+    listing, wanted = Listing(), as_nan(backward.jax)
     most = min(NEAR, distance(backward.jax, backward.torch) / CLEAR)
     if distance(backward.gradient(listing), backward.torch) > NEAR:
         return Diagnosis()
@@ -196,11 +197,13 @@ def explain_stopped(backward: Backward, session: Session) -> Diagnosis:
         if session.calls_left < 0:
             return math.inf
         try:
-            return distance(backward.gradient(at_once(several)), backward.jax)
+            return distance(as_nan(backward.gradient(at_once(several))), wanted)
         except REFUSED:
             return math.inf
 
     operations = [*listing.operations.values()]
+    if not np.isfinite(wanted).all():
+        return of_zeros(operations, off, told=bool(np.isfinite(wanted).any()))
     often = [*itertools.chain.from_iterable(map(usual, operations))]
     alone = sorted(itertools.chain.from_iterable(map(stops, operations)), key=lambda each: each.mutation not in session.stopped)
     both = ([*beside, each] for beside in subsets(often) for each in alone)
@@ -209,6 +212,20 @@ def explain_stopped(backward: Backward, session: Session) -> Diagnosis:
             session.stopped |= {each.mutation for each in several}
             return Diagnosis(tuple(Candidate(each.mutation, residual) for each in several), together=True)
     return Diagnosis()
+
+
+def of_zeros(operations: Sequence[Op], off: Callable[[Sequence[Proposal]], float], *, told: bool) -> Diagnosis:
+    """Find the operation whose gradient at zero is NaN in jax. It is ambiguous if other operations fit too, or unless the
+    gradient has finite entries too (`told`)."""
+    tried = ((each, off([each])) for op in operations for each in gradients_at_zero.proposals(op))
+    found = [Candidate(each.mutation, residual) for each, residual in tried if residual <= NEAR]
+    sure = told and len(found) == 1
+    return Diagnosis(tuple(each if sure else replace(each, certainty="ambiguous") for each in found[:1]))
+
+
+def as_nan(gradient: np.ndarray) -> np.ndarray:
+    """Put NaN in the place of infinities."""
+    return np.where(np.isfinite(gradient), gradient, np.nan)
 
 
 def subsets(several: Sequence[Proposal]) -> Iterator[list[Proposal]]:

@@ -40,6 +40,8 @@ class Fault:
     """Slots in which keys are 0."""
     without_values: Hidden | None = None
     """Slots in which values are 0."""
+    late: tuple[int, int] = (0, 0)
+    """Slots by which keys (0) and values (1) of steps are written late, or early if negative; a slot in between is 0."""
     empty: Callable[[int], int] | None = None
     """Number of tokens so far -> number of empty slots (zeros) that are seen too."""
     from_first: tuple[int, ...] = ()
@@ -75,6 +77,15 @@ def itself(seen: Seen) -> Any:
     return seen.key == seen.row
 
 
+def sources(seen: Seen, late: int) -> torch.Tensor:
+    """Tokens that the slots of a cache hold for each query, `T S`, if those of steps are written one slot late (1) or early
+    (-1); -1 for an empty slot."""
+    key, first = seen.key.expand(len(seen.row), -1), seen.prompt
+    if late > 0:
+        return torch.where(key > first, key - 1, key).masked_fill(key == first, -1)
+    return torch.where(key >= first - 1, key + 1, key).masked_fill(key >= seen.row, -1)
+
+
 def of_first_row(x: torch.Tensor) -> torch.Tensor:
     """Put the first row of the batch in the place of every row."""
     return x[:1].expand_as(x)
@@ -108,6 +119,7 @@ FAULTS = (
     ),
     Fault("the slot does not advance: each step writes over the one before", hides=before),
     Fault("the slot is one too near: the prompt's last token is written over", hides=lambda seen: seen.key == seen.prompt - 1),
+    Fault("the slot is one too near: the prompt's last token is written over, and an empty slot is seen", late=(-1, -1)),
     Fault("the slot is one too far: an empty slot is seen, and not the last token", hides=itself, empty=lambda _: 1),
     Fault("a step does not see itself", hides=itself),
     Fault("a step sees the prompt alone", hides=of_steps),
@@ -120,6 +132,10 @@ FAULTS = (
     Fault("the values of steps before are not kept", without_values=before),
     Fault("the keys of steps before are not kept", without_keys=before),
     Fault("keys and values of steps before are not kept", without_keys=before, without_values=before),
+    Fault("the values of steps are written one slot late", late=(0, 1)),
+    Fault("the values of steps are written one slot early", late=(0, -1)),
+    Fault("the keys of steps are written one slot late", late=(1, 0)),
+    Fault("the keys of steps are written one slot early", late=(-1, 0)),
     Fault("every layer has the keys of the first layer's cache", from_first=(0,)),
     Fault("every layer has the values of the first layer's cache", from_first=(1,)),
     Fault("every layer has the keys and values of the first layer's cache", from_first=(0, 1)),

@@ -8,7 +8,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from jaxformer.parity.diagnose.calls import bound
-from jaxformer.parity.diagnose.decoding_faults import Fault, Seen
+from jaxformer.parity.diagnose.decoding_faults import Fault, Seen, sources
+from jaxformer.parity.diagnose.rotation import Rotation
 from jaxformer.parity.diagnose.trace import OPENED, opened
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.trace.torch_hooks import fused_scores
@@ -32,14 +33,9 @@ def rates_of(angles: torch.Tensor, position: int) -> torch.Tensor:
 
 def turned_back(x: torch.Tensor, rates: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Undo the rotary positions of vectors `... T H`; units beyond the rates, which are not rotated, come last."""
-    width, half, places = len(rates), len(rates) // 2, places[:, None]
-    cos, sin = (places * rates).cos(), (places * rates).sin()
-    turned, rest = x[..., :width], x[..., width:]
-    if torch.equal(rates[:half], rates[half:]):
-        quarter = torch.cat([-turned[..., half:], turned[..., :half]], -1)
-    else:
-        quarter = torch.stack([-turned[..., 1::2], turned[..., ::2]], -1).flatten(-2)
-    return torch.cat([turned * cos - quarter * sin, rest], -1)
+    half = len(rates) // 2
+    halves = torch.equal(rates[:half], rates[half:])
+    return (Rotation(rates[:half]) if halves else Rotation(rates[::2], "neighbours"))(x, -places)
 
 
 def is_paired(rates: torch.Tensor) -> bool:
@@ -127,7 +123,7 @@ class Decoding(TorchFunctionMode):
         """True in a step if the fault concerns scores. The first scores give the length of the prompt."""
         self.prompt = self.prompt or scores.shape[-2]
         fault = self.fault
-        return self.step > 0 and any((fault.hides, fault.without_keys, fault.without_values, fault.empty))
+        return self.step > 0 and any((fault.hides, fault.without_keys, fault.without_values, fault.empty, *fault.late))
 
     def _fused(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         if self.step and self.rates is not None:
@@ -153,12 +149,20 @@ class Decoding(TorchFunctionMode):
         seen, other = Seen(torch.arange(keys), row, self.prompt), scores
         if fault.without_keys:
             other = torch.where(fault.without_keys(seen) & (scores > MASKED), 0.0, other)
+        if fault.late[0]:
+            held = sources(seen, fault.late[0])
+            moved = other.gather(-1, held.clamp(min=0).expand(other.shape)).masked_fill(held < 0, 0.0)
+            other = torch.where(scores > MASKED, moved, other)
         if fault.hides:
             other = other.masked_fill(fault.hides(seen), -torch.inf)
         slots = other.new_zeros(*other.shape[:-1], fault.empty(self.total) if fault.empty else 0)
         weights = torch.cat([other, slots], -1).softmax(-1)[..., :keys]
         if fault.without_values:
             weights = weights.masked_fill(fault.without_values(seen), 0.0)
+        if fault.late[1]:
+            held = sources(seen, fault.late[1])
+            read = weights.masked_fill(held < 0, 0.0)
+            weights = torch.zeros_like(read).scatter_add(-1, held.clamp(min=0).expand(read.shape), read)
         return torch.where(row >= self.prompt, weights, scores.softmax(-1))
 
     def _masked(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:

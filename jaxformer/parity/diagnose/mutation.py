@@ -42,6 +42,9 @@ class Change:
     """True if the mutated code reads another array. Such a change often restates an omission or another number, so it is not
     listed beside one."""
 
+    symptom: bool = field(default=False, compare=False)
+    """True if the words say what is seen, so that another cause, which says why, is preferred."""
+
     @property
     def operator(self) -> str:
         """The operator's name."""

@@ -19,7 +19,7 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "
 def roots(x: float) -> Iterator[tuple[float, str]]:
     """Yield numbers near `x` of the forms 1/n, sqrt(n) and 1/sqrt(n), with their names."""
     size = abs(x)
-    if not size or not math.isfinite(size):
+    if not 1 / MOST <= size <= MOST:
         return
     exact = {"1/{}": lambda n: 1 / n, "sqrt({})": math.sqrt, "1/sqrt({})": lambda n: 1 / math.sqrt(n)}
     for value, says in ((1 / size, "1/{}"), (size**2, "sqrt({})"), (size**-2, "1/sqrt({})")):

@@ -18,6 +18,7 @@ from jaxformer.parity.diagnose.operators import (
     arguments,
     attention,
     axes,
+    clamped,
     convolutions,
     exchange,
     head_norms,
@@ -33,6 +34,9 @@ from jaxformer.parity.diagnose.operators import (
     recurrences,
     reroute,
     rotary,
+    rotary_heads,
+    rounds,
+    routing,
     scales,
     solved_arrays,
     training,
@@ -69,11 +73,12 @@ PARTS: tuple[OfOp, ...] = (recurrences.proposals, indices.proposals, permute.win
 SEVERAL = (
     permute.repeats,
     packing.proposals,
-    indices.choices,
+    routing.choices,
     scales.proposals,
     placement.biases,
     loops.proposals,
     scales.discretisations,
+    clamped.proposals,
 )
 """Operators that read the list of all operations."""
 OPERANDS = (arguments.literals, reroute.made_before, pairs.before_sums)
@@ -173,7 +178,7 @@ class Registry:
         Nothing is proposed if the suspects are most of the operations.
         """
         jax, every = self.replay.compared.get(self.replay.place), self.replay.operations
-        operations = suspects_of(self.replay.array, jax, self.replay.wanted, every)
+        operations = suspects_of(self.replay.in_time, jax, self.replay.wanted, every)
         if len(operations) <= FEW * len(every):
             near = copy.copy(self.replay)
             near.operations = operations
@@ -187,9 +192,10 @@ class Registry:
             (self.of(solved_arrays.mask_rows), 1),
             (self.of(head_norms.moves), 1),
             (self.of(head_norms.proposals), 1),
-            (self.of(rotary.proposals), 1),
+            (self.of(rotary.proposals, rotary_heads.proposals), 1),
             (self.of(wiring.other_layers), 1),
             (self.of(attention.proposals), 1),
+            (self.of(rounds.proposals), 1),
         )
 
     def wiring(self) -> Proposals:

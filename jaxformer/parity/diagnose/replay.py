@@ -1,6 +1,8 @@
 """Replay of one torch call: its own code runs alone, and its children return what they gave before."""
 
 import copy
+import math
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -78,6 +80,8 @@ class Replay:
     """Parameters and buffers of the model, each with the original that it is a copy of."""
     versions: dict[int, int] = field(default_factory=dict)
     """Version counter of each of these tensors, by its id: torch counts writes."""
+    ends: float = math.inf
+    """Time (`time.monotonic`) at which `in_time` stops."""
 
     @cached_property
     def begins(self) -> bool:
@@ -110,7 +114,7 @@ class Replay:
     @cached_property
     def operations(self) -> list[Op]:
         """Slice of the operations: those that the array depends on."""
-        return slice_of(self.array, self.listed)
+        return slice_of(self.in_time, self.listed)
 
     @cached_property
     def read(self) -> frozenset[tuple[int, str]]:
@@ -177,6 +181,10 @@ class Replay:
         with running():  # the children's own `forward` is in place again
             found = host(self.behind(self.found) if self.behind else self.found)
         return found[self.part] if self.part else found
+
+    def in_time(self, mutated: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
+        """Replay the call with a mutation, and return the array; None if the time is up."""
+        return None if time.monotonic() >= self.ends else self.array(mutated)
 
     @contextmanager
     def given_inputs(self, others: Mapping[int, Any]) -> Iterator[None]:

@@ -94,7 +94,7 @@ class Search:
     """Largest residual of a candidate."""
 
     def __post_init__(self) -> None:
-        self.limit = limit_of(self.torch, self.jax)
+        self.limit, self.replay.ends = limit_of(self.torch, self.jax), self.budget.ends
 
     @property
     def is_possible(self) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.values import factor_between, round_number
 from jaxformer.parity.diagnose.explainers import attempt
+from jaxformer.parity.diagnose.formulas.optimizer_numbers import explain_number
 from jaxformer.parity.diagnose.formulas.optimizer_steps import (
     MULTIPLE,
     Settings,
@@ -181,6 +182,8 @@ class StepComparison:
         sides = (theirs.parameters, self.before), (ours.parameters, self.ours_before)
         moves = tuple((flat(after, kept) - flat(before, kept)) / flat(rates, kept) for after, before in sides)
         cause = attempt("an optimizer's setting", explain_step, self.settings, course, moves) if self.settings else ""
+        if self.settings and course and not cause:
+            cause = attempt("an optimizer's number", explain_number, self.settings, course, moves)
         if first:
             self.found["optimizer"], self.cause = stage, cause or ""
             if stage.status == "equal":
@@ -234,7 +237,8 @@ def stage_of(name: str, says: str, error: float, tolerance: float) -> Stage:
 
 def over_rms(gap: float, array: np.ndarray) -> float:
     """Difference as a multiple of an array's rms."""
-    size = float(np.sqrt(np.mean(np.square(array))))
+    top = float(np.abs(array).max(initial=0.0))
+    size = top * float(np.sqrt(np.mean(np.square(array / top)))) if 0 < top < np.inf else top
     return gap / size if size else (np.inf if gap else 0.0)
 
 

@@ -10,7 +10,10 @@ from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 from jaxformer.parity.report.summarize import part_of
 
 NOT_FINITE = Change(
-    "gradient.not_finite", "jax's gradient is NaN or infinite in {wrong} of {size} entries, torch's in none", torch=""
+    "gradient.not_finite",
+    "jax's gradient is NaN or infinite in {wrong} of {size} entries, torch's in none",
+    torch="",
+    symptom=True,
 )
 STOPS_IN_TORCH = Change(
     "gradient.stops_in_torch",

@@ -141,10 +141,15 @@ def multiplied(args: dict[str, Any]) -> str:
     return "jax gives torch's array negated: the other sign" if args["by"] == -1 else "jax gives torch's array times {by}"
 
 
+def capped(args: dict[str, Any]) -> str:
+    """Return words for a cap; one at 1 is a tanh."""
+    return "jax applies tanh to torch's array" if args["at"] == 1 else "jax caps torch's array at {at}: {at} tanh(x / {at})"
+
+
 ROUNDED = Change("values.rounded", "jax rounds torch's array to {type}", torch="")
 ZEROS = Change("values.zeros", "jax gives zeros", torch="")
 TIMES = Change("values.factor", multiplied, torch="")
-CAPPED = Change("values.capped", "jax caps torch's array at {at}: {at} tanh(x / {at})", torch="")
+CAPPED = Change("values.capped", capped, torch="")
 ADDED = Change("values.added", "jax adds {number} to torch's array", torch="")
 CAST = Change("values.cast", "jax gives {jax} where torch gives {torch}: a cast in jax's code", torch="")
 
@@ -163,7 +168,9 @@ def factor_between(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
 
 
 def is_symptom(candidate: Candidate) -> bool:
-    """True for a factor or an added number that nobody writes: a symptom, of which torch's code may tell the cause."""
+    """True for a symptom, of which torch's code may tell the cause: a factor or an added number that nobody writes, or NaN."""
+    if candidate.mutation.change.symptom:
+        return True
     number = dict(candidate.mutation.args).get({TIMES: "by", ADDED: "number"}.get(candidate.mutation.change, ""))
     return number is not None and not is_plain(number)
 

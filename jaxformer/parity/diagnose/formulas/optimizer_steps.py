@@ -243,6 +243,8 @@ def explain_moves(
     factors = {name: factor_between(j, t) for name, t, j in parts if t.size}
     if any(residual > MULTIPLE for _, residual in factors.values()):
         return "", None
+    if not any(abs(factor - 1) > MULTIPLE for factor, _ in factors.values()):
+        return "", None
     other = [f"{name} {say(round_number(factor))}" for name, (factor, _) in factors.items() if abs(factor - 1) > MULTIPLE]
     more = f" and {len(other) - MOST_NAMED} more" if len(other) > MOST_NAMED else ""
     return f"jax moves tensors by other multiples of torch's moves: {', '.join(other[:MOST_NAMED])}{more}", None

@@ -139,6 +139,7 @@ STEPS = {
         "all": "decays all parameters, gains and biases too",
         "matrices alone": "decays matrices alone",
     },
+    "norm of gradients": {"nothing": "does not clip gradients", OTHER: "clips gradients to a norm of {}"},
     "gradients clipped by": {
         "norm + 1e-6": "clips gradients by max / (norm + 1e-6)",
         "norm": "clips gradients by max / norm",

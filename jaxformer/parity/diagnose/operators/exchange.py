@@ -160,10 +160,19 @@ def lists_of_layers(replay: Replay) -> Iterator[Proposal]:
             pairs = [zip(layer.parameters(), layers[i].parameters(), strict=True) for layers in lists for layer in layers]
             edits = [partial(held, x, y) for each in pairs for x, y in each]
             yield propose(SHARED, name, partial(all_of, edits), whose=whose, length=length)
+        called = {i for i in range(length) for each in by_name if is_called(replay, f"{each}.{i}")}
         for args, order in orders(length):
+            if called - {*order} and len(order) < length:
+                continue  # jax calls the layer that is left out
             ordered = ((layers, {str(i): layers[n] for i, n in enumerate(order)}) for layers in lists)
             edits = [partial(replaced, layers, "_modules", others) for layers, others in ordered]
             yield propose(ORDER, name, partial(all_of, edits), length=length, **args)
+
+
+def is_called(replay: Replay, name: str) -> bool:
+    """True if jax calls a module, or one inside it."""
+    path = full_path(replay, name)
+    return any(site.path == path or below(site.path, path) for site in replay.boundaries)
 
 
 def orders(n: int) -> Iterator[tuple[dict[str, Any], list[int]]]:

@@ -1,5 +1,4 @@
-"""Mutations of integers in torch's code: rows that are looked up, positions, roundings, overflow of 32 bits; and the choice of
-the largest entries, as experts for tokens: order, indices, an expert's capacity."""
+"""Mutations of integers in torch's code: rows that are looked up, positions, roundings, overflow of narrow types."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,11 +7,11 @@ from typing import Any
 import torch
 
 from jaxformer.parity.diagnose.evidence import replay_of
-from jaxformer.parity.diagnose.functions import is_real
+from jaxformer.parity.diagnose.functions import MOVES, behind
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.positions import other_ids, other_positions, worded
-from jaxformer.parity.diagnose.trace import Op, Rewrite
+from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey
 from jaxformer.parity.trace.reference import Reference
 
@@ -27,6 +26,7 @@ ROUNDED = Change(
         "down": "rounds down (`floor`)",
     },
 )
+INT8 = torch.iinfo(torch.int8).max
 ROUNDINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "half_up": lambda x: torch.floor(x + 0.5),
     "half_even": torch.round,
@@ -96,19 +96,44 @@ def roundings(operations: list[Op]) -> Iterator[Proposal]:
 
 
 NARROWED = Change("overflow.narrowed", "computes it in {type}, where it overflows", "computes {0} in int64")
-TYPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "int32": lambda x: x.to(torch.int32).to(torch.int64),
-    "uint32": lambda x: x & (2**32 - 1),
+TYPES = {
+    "int8": (-(2**7), 8),
+    "uint8": (0, 8),
+    "int16": (-(2**15), 16),
+    "uint16": (0, 16),
+    "int32": (-(2**31), 32),
+    "uint32": (0, 32),
 }
-"""Functions that keep the last 32 bits, signed and unsigned."""
+"""Least number and bits of narrow types."""
 
 
 def overflows(operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations in which all integers beyond int32 overflow."""
+    """Mutations in which integers overflow a narrow type: all that are beyond int32, or those of one operation."""
     large = too_large(operations)
-    for name, narrow in TYPES.items() if large else ():
-        rewritten = {op.place: lambda f, a, k, n, narrow=narrow: narrow(f(*a, **k)) for op in large}
-        yield propose(NARROWED, label(large), partial(Rewrite, rewritten), type=name)
+    for name in ("int32", "uint32") if large else ():
+        yield propose(
+            NARROWED, label(large), partial(Rewrite, {op.place: partial(behind, narrowed(name)) for op in large}), type=name
+        )
+    around = {
+        op.place: partial(with_operand, found[0], partial(wrapped, found[1])) for op in operations if (found := lookup(op))
+    }
+    for op in operations:
+        for name in TYPES if op.name not in MOVES and largest(op) > INT8 else ():
+            if not same(narrowed(name)(op.output), op.output):
+                edits = partial(Rewrite, around | {op.place: partial(behind, narrowed(name))})
+                yield propose(NARROWED, op.target, edits, type=name)
+
+
+def wrapped(rows: int, index: Any) -> Any:
+    """Return an index whose negative ids count from the end, as JAX reads them."""
+    ids = ids_of(index)
+    return with_ids(torch.where(ids < 0, ids + rows, ids), index) if is_whole(ids) else index
+
+
+def narrowed(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function that keeps the last bits of integers, as a narrow type does."""
+    least, bits = TYPES[name]
+    return lambda x: (x - least) % 2**bits + least
 
 
 def whole_numbers_beyond(reference: Reference) -> str:
@@ -136,104 +161,3 @@ def largest(op: Op) -> int:
     outputs = [run.output for run in op.runs]
     whole = [x for x in outputs if isinstance(x, torch.Tensor) and x.dtype == torch.int64 and x.numel()]
     return max((int(x.double().abs().max()) for x in whole), default=0)
-
-
-CHOOSING = {"topk", "sort", "max", "min"}
-FIRST = {"argmax", "argmin"}
-MOST_CAPACITIES = 48
-REVERSED = Change("routing.reversed", "has the {what} chosen in the other order")
-SORTED = Change("routing.sorted", "has the {what} chosen in the order of the places")
-SMALLEST = Change("routing.smallest", "chooses the smallest")
-MOVED = Change(
-    "routing.moved",
-    {
-        "up": "has indices one too high, rolled around",
-        "down": "has indices one too low, rolled around",
-        "from_end": "has indices counted from the other end",
-    },
-)
-LAST = Change("routing.last_of_equal", "chooses the last of several that are equal, not the first")
-CAPACITY = Change(
-    "routing.capacity",
-    {
-        "tokens": "takes at most {most} tokens an expert (a capacity), and drops the others",
-        "choices": "takes at most {most} tokens an expert (a capacity), first choices first, and drops the others",
-    },
-)
-Part = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""part(values or places, places) -> other values or places."""
-
-
-def choices(operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations of each choice (`topk`, `sort`, `max`, `argmax`), the plain ones first."""
-    for op in operations:
-        yield from chosen(op)
-        if op.name in FIRST:
-            yield op.instead(LAST, last_of_equal)
-    for op in operations:
-        yield from capacities(op, operations)
-
-
-def chosen(op: Op) -> Iterator[Proposal]:
-    """Mutations of `topk`, `sort`, `max` and `min`: values or indices in another order, the smallest chosen, other indices."""
-    if op.name not in CHOOSING or not isinstance(op.output, (tuple, list)) or len(op.output) != 2:
-        return
-    x, (values, places) = op.args[0], op.output
-    if not x.ndim or not places.numel():
-        return
-    several = values.ndim == x.ndim and values.shape[-1] > 1
-    for part, what in enumerate(("values", "places")) if several else ():
-        yield op.instead(REVERSED, partial(with_part, part, lambda x, places: x.flip(-1)), what=what)
-        yield op.instead(SORTED, partial(with_part, part, lambda x, places: x.gather(-1, places.argsort(-1))), what=what)
-    yield op.instead(SMALLEST, smallest)
-    if int(places.max()) < (size := x.shape[-1]):
-        moves: dict[str, Part] = {
-            "up": lambda x, places: (x + 1) % size,
-            "down": lambda x, places: (x - 1) % size,
-            "from_end": lambda x, places: size - 1 - x,
-        }
-        for how, move in moves.items():
-            yield op.instead(MOVED, partial(with_part, 1, move), how=how)
-
-
-def smallest(function: Any, args: Any, kwargs: Any, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the smallest values, and their places."""
-    values, places = function(-args[0], *args[1:], **kwargs)
-    return -values, places
-
-
-def with_part(part: int, change: Part, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute values and places, with `change` applied to one of the two."""
-    values, places = function(*args, **kwargs)
-    return (values, change(places, places)) if part else (change(values, places), places)
-
-
-def last_of_equal(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute the place of the last of several equal entries."""
-    axis = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
-    x = args[0].flatten() if axis is None else args[0]
-    axis = 0 if axis is None else axis
-    found = x.shape[axis] - 1 - function(x.flip(axis), axis)
-    return found.unsqueeze(axis) if kwargs.get("keepdim") or True in args[2:] else found
-
-
-def capacities(op: Op, operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations in which each expert has a capacity, a largest number of tokens; tokens beyond it get 0 from the expert."""
-    if op.name != "topk" or len(op.runs) > 1 or not op.output[1].numel():
-        return
-    values, places = op.output
-    behind = [each for each in operations if is_real(each) and each.output.shape == values.shape and len(each.runs) == 1]
-    by_choices = by_tokens(places.movedim(-1, 0)).movedim(0, -1)
-    for how, numbers in (("tokens", by_tokens(places)), ("choices", by_choices)):
-        loads = int(numbers.max())
-        for most in range(loads - 1, max(0, loads - 1 - MOST_CAPACITIES), -1):
-            kept = (numbers <= most).to(values.dtype)
-            for each in behind[-1:]:
-                yield each.instead(CAPACITY, lambda f, a, k, n, kept=kept: f(*a, **k) * kept, how=how, most=most)
-            yield op.instead(CAPACITY, partial(with_part, 0, lambda x, _, kept=kept: x * kept), how=how, most=most)
-
-
-def by_tokens(places: torch.Tensor) -> torch.Tensor:
-    """Number, from 1, of each choice among the choices of the same place so far."""
-    hot = torch.nn.functional.one_hot(places.flatten())
-    return (hot.cumsum(0) * hot).sum(-1).reshape(places.shape)

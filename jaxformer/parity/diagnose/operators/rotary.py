@@ -37,6 +37,7 @@ from jaxformer.parity.diagnose.operators.rotary_tables import (
     table_products,
 )
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.rotation import Rotation
 from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
 from jaxformer.parity.trace.call_sites import Site
 
@@ -51,7 +52,6 @@ BACKWARDS = Change("rotary.backwards", "rotates backwards: the sine has the othe
 EXCHANGED = Change("rotary.exchanged", "exchanges the two", "has {0} cosines and sines", reroutes=True)
 AMPLITUDE = Change("rotary.amplitude", "does not (1)", "multiplies cos and sin by {own:.6g} (attention factor)")
 POSITIONS = Change("rotary.positions", worded("has positions"), AS_THEY_ARE)
-WIDTH = Change("rotary.width", "rotates {width}", "rotates {own} units of a head")
 SHIFTED = Change("rotary.shifted", "has positions {more:+d}", AS_THEY_ARE)
 TIMES = Change("rotary.times", "multiplies positions by {factor}", AS_THEY_ARE)
 SOLVED_TIMES = Change("rotary.solved_times", "multiplies positions by {value}", AS_THEY_ARE)
@@ -59,7 +59,6 @@ NOW = paired("has rotary pairs {0}")
 PAIRS = Change("rotary.pairs", paired("has them {1}"), NOW)
 TURNED = Change("rotary.pairs_turned", paired("has them {1} in `rotate_half`, but {0} in cos and sin"), NOW)
 LAID = Change("rotary.pairs_laid", paired("has them {0} in `rotate_half`, but {1} in cos and sin"), NOW)
-PART = Change("rotary.part", "rotates 1/{part} of a head", "rotates the whole of a head")
 LATER = Change("rotary.later", "one position later", "rotates {0} by its positions")
 EARLIER = Change("rotary.earlier", "one position earlier", "rotates {0} by its positions")
 AGAIN = Change("rotary.again", "rotates it twice", "rotates {0} once")
@@ -77,8 +76,6 @@ USE = Change(
     "rotates by positions in {0}",
 )
 BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 1000.0)
-PARTS = (2, 4, 0.5, 0.25)
-"""Numbers of rotated units that are tried, as parts of torch's; above 1 for a port that rotates the whole of a head."""
 FACTORS = {"2 pi": 2 * math.pi, "pi": math.pi, "pi / 2": math.pi / 2, "1 / (2 pi)": 0.5 / math.pi, "pi / 180": math.pi / 180}
 """Factors of positions that are tried, by their words."""
 SMALL = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -119,7 +116,7 @@ def tables(rotary: Rotary) -> Iterator[Proposal]:
         own["scaling"] = scaling_of(rates, width)
     other = partial(with_tables, rotary)
 
-    def of_base(base: float, width: int = width) -> Tables:
+    def of_base(base: float) -> Tables:
         return rotary.tables(rates=plain_rates(width, base))
 
     if divisor:
@@ -136,8 +133,6 @@ def tables(rotary: Rotary) -> Iterator[Proposal]:
     if abs(rotary.size - 1) > WHOLE:
         yield other(AMPLITUDE, lambda: rotary.tables(size=1.0), own=rotary.size)
     yield from recounted(rotary, other_positions(positions.long()))
-    for units in (int(part * width) for part in PARTS if rotary.name == "rotary"):
-        yield other(WIDTH, partial(of_base, base, units), width=units, own=width)
     for more in (1, -1) if rotary.name == "sinusoidal" else ():
         yield other(SHIFTED, partial(rotary.tables, positions + more), more=more)
     for name, factor in FACTORS.items():
@@ -205,44 +200,30 @@ def children(replay: Replay, rotary: Rotary) -> Iterator[Proposal]:
     given = given_by(replay)
     heads = {site: x for site, x in given.items() if x.ndim == 3 and x.shape[1] == length and x.shape[-1] % width == 0}
     names = {site: name_of(replay, site) for site in heads}
-    for part, order, both in pairings(rotary):
-        paired_otherwise = partial(propose, PART, part=part) if both else partial(propose, PAIRS, how=how)
-        for those in [*combinations(heads, 2)][::-1]:
-            edit = partial(reordered, replay, rotary, those, order, both)
-            yield paired_otherwise(tuple(names[site] for site in those), edit)
+    for those in [*combinations(heads, 2)][::-1]:
+        yield propose(PAIRS, tuple(names[site] for site in those), partial(reordered, replay, rotary, those), how=how)
     step = torch.ones(length)
     turns = (LATER, step), (EARLIER, -step), (AGAIN, rotary.positions), (UNROTATED, -rotary.positions)
     for site, (change, steps) in product(heads, turns):
         yield propose(change, names[site], partial(turned, replay, rotary, site, steps))
 
 
-def pairings(rotary: Rotary) -> Iterator[tuple[int, torch.Tensor, Tables | None]]:
-    """Permutations of a head's units that turn torch's rotary pairs into another convention's, as (part, order, tables).
-
-    1/part of a head is rotated; tables of None are torch's. The order alone does not change scores: queries and keys both have
-    it.
-    """
-    units, half, neighbours = torch.arange(rotary.width), len(rotary.rates), rotary.layout == LAYOUTS[1]
-    apart = torch.cat([units[::2], units[1::2]])
-    yield 1, (torch.argsort(apart) if neighbours else apart), None
-    for part in () if neighbours else (2, 4):
-        if few := half // part:
-            rotated, order = (units % half) < few, torch.empty_like(units)
-            order[rotated], order[~rotated] = units[: 2 * few], units[2 * few :]
-            rates = torch.cat([plain_rates(2 * few, rotary.base), torch.zeros(half - few, dtype=torch.float64)])
-            yield part, order, rotary.tables(rates=rates)
-
-
 def turned(replay: Replay, rotary: Rotary, site: Site, steps: torch.Tensor) -> Edit:
-    """Edit in which the heads that a child gives are rotated by `steps` positions."""
-    return replay.given_outputs({site: rotary.turned(replay.given[site], steps)})
+    """Edit in which the heads `B T (N H)` that a child gives are rotated by `steps` positions, `... T`."""
+    x = replay.given[site]
+    heads = x.unflatten(-1, (-1, rotary.width)).transpose(1, 2)
+    other = Rotation(rotary.rates, rotary.layout)(heads, steps.reshape(-1, 1, x.shape[1]))
+    return replay.given_outputs({site: other.transpose(1, 2).reshape(x.shape)})
 
 
-def reordered(replay: Replay, rotary: Rotary, sites: Iterable[Site], order: torch.Tensor, both: Tables | None) -> Edit:
-    """Edit in which heads that children give have their units in another order, with other tables if there are any."""
+def reordered(replay: Replay, rotary: Rotary, sites: Iterable[Site]) -> Edit:
+    """Edit in which heads that children give have their units in the order that turns torch's rotary pairs into those of the
+    other convention. Scores do not see the order, since queries and keys both have it."""
+    units = torch.arange(rotary.width)
+    apart = torch.cat([units[::2], units[1::2]])
+    order = torch.argsort(apart) if rotary.layout == LAYOUTS[1] else apart
     heads = {site: replay.given[site].unflatten(-1, (-1, rotary.width)) for site in sites}
-    others = replay.given_outputs({site: x[..., order].flatten(-2) for site, x in heads.items()})
-    return together(others, rotary.given(both)) if both else others
+    return replay.given_outputs({site: x[..., order].flatten(-2) for site, x in heads.items()})
 
 
 def uses(ops: list[Op]) -> Iterator[Proposal]:

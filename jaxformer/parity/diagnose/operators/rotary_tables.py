@@ -81,16 +81,6 @@ class Rotary:
         at = self.positions if positions is None else positions
         return self.with_angles(at[..., None] * (self.rates if rates is None else rates), **how)
 
-    def turned(self, x: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """Rotate every head of `B T D` by `steps` positions, `... T`."""
-        heads = x.reshape(*x.shape[:2], -1, self.width)
-        angles = (steps.reshape(-1, x.shape[1], 1) * self.rates)[:, :, None]
-        cos, sin = angles.cos(), angles.sin()
-        neighbours = self.layout == "neighbours"
-        a, b = (heads[..., ::2], heads[..., 1::2]) if neighbours else heads.chunk(2, -1)
-        both = a * cos - b * sin, b * cos + a * sin
-        return (torch.stack(both, -1) if neighbours else torch.cat(both, -1)).reshape(x.shape)
-
 
 def plain_rates(width: int, base: float) -> torch.Tensor:
     """Compute base^(-2i / width)."""

@@ -1,0 +1,128 @@
+"""Solve for one setting of jax's optimizer that is no usual number: decay rates, epsilon, the norm at which gradients are
+clipped."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from jaxformer.parity.diagnose.formulas.optimizer_steps import SOME, Course, Settings, step, step_choices
+from jaxformer.parity.diagnose.formulas.words import said
+from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+
+STEPS, CHANGE, HALVINGS = 25, 1e-6, 8
+"""Largest number of Gauss-Newton steps, the change of a logarithm that gives their slopes, and how often a step is halved."""
+DIGITS = range(1, 8)
+"""Numbers of digits that a person writes."""
+RATES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999, 0.9999)
+EPSILONS = tuple(10.0**-n for n in range(1, 15))
+CLIPPED = 1e-6
+"""Number that torch adds to the norm of gradients before it divides."""
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Setting of one or two numbers."""
+
+    name: str
+    """Name of the choice, for its words."""
+    starts: Sequence[Numbers]
+    """Numbers to start from, torch's first."""
+    chosen: Callable[[Numbers], dict[str, Any]]
+    """Function from numbers to arguments of `step`."""
+    decays: bool = False
+    """True for decay rates, of which 1 - rate is solved for."""
+
+    def says(self, numbers: Numbers) -> str:
+        """Name the option with these numbers."""
+        return "nothing" if math.inf in numbers else " and ".join(f"{each:g}" for each in numbers)
+
+
+def explain_number(settings: Settings, course: Course, moves: tuple[np.ndarray, np.ndarray]) -> str:
+    """Return 'torch betas 0.9 and 0.999; jax betas 0.87 and 0.99 (residual 3e-16)', or '' if no such setting gives jax's moves.
+
+    `moves` are torch's and jax's updates at the last step, divided by the learning rates.
+    """
+    torch, jax = moves
+    few = slice(None, None, max(1, len(course.rates) // SOME))
+    usual: dict[str, Any] = {what: next(iter(options.values())) for what, options in step_choices(settings, course).items()}
+    if distance(step(**usual), torch) > EXPLAINED or distance(step(**usual), jax) <= EXPLAINED:
+        return ""
+    for unknown in unknowns(settings, course):
+
+        def run(numbers: Numbers, entries: slice = slice(None), unknown: Unknown = unknown) -> np.ndarray:
+            given: dict[str, Any] = {**usual, "course": course.at(entries), **unknown.chosen(numbers)}
+            return step(**given)
+
+        found = solved(unknown, lambda numbers, run=run: run(numbers, few), jax[few])
+        for numbers in rounded(found) if found else ():
+            if (residual := distance(run(numbers), jax)) <= EXPLAINED:
+                choices = {unknown.name: (unknown.says(unknown.starts[0]), unknown.says(numbers))}
+                return f"torch {said(choices, 0)}; jax {said(choices, 1)} (residual {residual:.0e})"
+    return ""
+
+
+def unknowns(settings: Settings, course: Course) -> Iterator[Unknown]:
+    """Yield the settings of an optimizer that may be other numbers."""
+    one, two = settings.betas
+    if settings.kind == "Adam":
+        pairs = [(one, two), *((a, b) for a in RATES for b in RATES[1:])]
+        yield Unknown("betas", pairs, lambda numbers: {"betas": numbers}, decays=True)
+    if settings.kind == "RMSprop":
+        rates = [(two,), *((rate,) for rate in RATES)]
+        yield Unknown("decay of squares", rates, lambda numbers: {"decay of squares": (0.0, *numbers)}, decays=True)
+    if settings.kind == "SGD":
+        rates = [(one,), *((rate,) for rate in RATES)]
+        yield Unknown("share of the last move", rates, lambda numbers: {"share of the last move": numbers[0]}, decays=True)
+    torchs = math.inf if settings.clip_norm is None else settings.clip_norm
+    norms = [(torchs,), *((part * norm,) for norm in {min(course.norms), max(course.norms)} for part in (0.9, 0.5, 0.1))]
+    for added in (CLIPPED, 0.0):
+
+        def clipped(numbers: Numbers, added: float = added) -> dict[str, Any]:
+            return {"settings": replace(settings, clip_norm=numbers[0]), "gradients clipped by": added}
+
+        yield Unknown("norm of gradients", norms, clipped)
+    if settings.kind != "SGD":
+        epsilons = [(settings.epsilon,), *((epsilon,) for epsilon in EPSILONS)]
+        yield Unknown("epsilon", epsilons, lambda numbers: {"epsilon": numbers[0]})
+
+
+def solved(unknown: Unknown, run: Callable[[Numbers], np.ndarray], wanted: np.ndarray) -> Numbers | None:
+    """Return the numbers nearest to `wanted` by Gauss-Newton steps on their logarithms; None if a start fails."""
+
+    def numbers_of(x: np.ndarray) -> Numbers:
+        return tuple(float(each) for each in (1 - np.exp(x) if unknown.decays else np.exp(x)))
+
+    def array(x: np.ndarray) -> np.ndarray:
+        return run(numbers_of(x))
+
+    starts = [np.log(1 - np.array(each) if unknown.decays else np.array(each)) for each in unknown.starts if positive(each)]
+    with np.errstate(all="ignore"):
+        x = min(starts, key=lambda each: distance(array(each), wanted))
+        off = distance(array(x), wanted)
+        for _ in range(STEPS):
+            here = array(x)
+            slopes = np.stack([(array(x + each) - here) / CHANGE for each in CHANGE * np.eye(len(x))], 1)
+            if not np.isfinite(slopes).all():
+                return None
+            move = np.linalg.lstsq(slopes, wanted - here, rcond=None)[0]
+            nearer = ((new, distance(array(new), wanted)) for new in (x + move / 2**n for n in range(HALVINGS)))
+            x, new = next((each for each in nearer if each[1] < off), (x, off))
+            if new >= off:
+                break
+            off = new
+        return numbers_of(x)
+
+
+def positive(numbers: Numbers) -> bool:
+    """True for numbers that have a logarithm; decay rates of 0 have one of 1 - rate."""
+    return all(0 <= each < math.inf for each in numbers)
+
+
+def rounded(numbers: Numbers) -> Iterator[Numbers]:
+    """Yield the numbers with few digits first."""
+    for digits in DIGITS:
+        yield tuple(float(f"{each:.{digits}g}") if abs(each) > EXPLAINED else 0.0 for each in numbers)

@@ -1,0 +1,79 @@
+"""Mutations of queries and keys where attention reads them: how many of their units are rotated, and a rotation where torch has
+none."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import torch
+
+from jaxformer.parity.diagnose.attention_cores import Core, cores
+from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
+from jaxformer.parity.diagnose.operators.rotary_tables import LAYOUTS, Rotary, plain_rates, rotary_of
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.rotation import Rotation
+from jaxformer.parity.diagnose.trace import Compute, Rewrite
+
+WIDTH = Change("rotary_heads.width", "rotates {width}", "rotates {own} of the {units} units of a head")
+ADDED = Change("rotary_heads.added", "rotates queries and keys by rotary positions of base {base:g}", "does not rotate at {0}")
+MOST_RUNS = 4
+"""Largest number of runs of which each is also mutated alone."""
+BASES = (10000.0, 500000.0, 1000000.0)
+PARTS = (4, 2, 0.5, 0.25)
+"""Numbers of rotated units that are tried, as parts of torch's; all units of a head are tried first."""
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of the rotation in every attention of the call."""
+    rotary, found = rotary_of(replay), [*cores(replay.listed)]
+    if rotary is None or rotary.name == "sinusoidal":
+        alike = [core for core in found if len({x.shape[-2] for x in core.heads}) == 1]
+        length = alike[0].heads[0].shape[-2] if alike else 0
+        rates = {base: plain_rates(core.heads[0].shape[-1], base) for core in alike[:1] for base in BASES}
+        yield from added(alike, torch.arange(length), rates, LAYOUTS)
+    else:
+        positions = rotary.positions.reshape(-1, 1, rotary.positions.shape[-1])
+        alike = [core for core in found if {x.shape[-2] for x in core.heads} == {positions.shape[-1]}]
+        layouts = LAYOUTS if rotary.layout == "once" else (rotary.layout,)
+        yield from widths(rotary, alike, positions, layouts)
+        yield from added(alike, positions, {rotary.base: rotary.rates}, layouts)
+
+
+def added(
+    those: list[Core], positions: torch.Tensor, rates: dict[float, torch.Tensor], layouts: Sequence[str]
+) -> Iterator[Proposal]:
+    """Mutations that rotate queries and keys of self-attention, `B N T H`, where torch does not."""
+    for (base, each), layout in product(rates.items(), layouts):
+        if those and 2 * len(each) <= those[0].heads[0].shape[-1]:
+            rotation, runs = partial(Rotation(each, layout), positions=positions), len(those[0].softmax.runs)
+            for only in (None, *range(runs if 1 < runs <= MOST_RUNS else 0)):
+                target = replace(those[0].softmax, only=only).target
+                yield propose(ADDED, target, partial(moved, those, rotation, only), base=base, layout=layout)
+
+
+def widths(rotary: Rotary, those: list[Core], positions: torch.Tensor, layouts: Sequence[str]) -> Iterator[Proposal]:
+    """Mutations of the number of rotated units, with the base of torch's rates or their ratio."""
+    units, own = those[0].heads[0].shape[-1] if those else 0, rotary.width
+    tried = [each for each in dict.fromkeys((units, *(int(part * own) for part in PARTS))) if 2 <= each <= units]
+    for width in (each for each in tried if each != own and each % 2 == 0):
+        ratio = rotary.rates[:1] * (rotary.rates[1:2] / rotary.rates[:1]) ** torch.arange(width // 2)
+        for rates, layout in product((plain_rates(width, rotary.base), ratio), layouts):
+            before, after = Rotation(rotary.rates, layout), Rotation(rates, layout)
+
+            def otherwise(x: torch.Tensor, before: Rotation = before, after: Rotation = after) -> torch.Tensor:
+                return after(before(x, -positions), positions)
+
+            edits = partial(moved, those, otherwise)
+            yield propose(WIDTH, rotary.name, edits, width=width, own=own, units=units, layout=layout)
+
+
+def moved(those: list[Core], change: Callable[[torch.Tensor], torch.Tensor], only: int | None = None) -> Rewrite:
+    """Rewrite in which attention reads a function of its queries and keys, in every run or in one."""
+    edits = (core.with_heads(lambda heads: (change(heads[0]), change(heads[1]), heads[2])) for core in those)
+    return Rewrite({place: in_run(only, compute) for edit in edits for place, compute in edit.altered.items()})
+
+
+def in_run(only: int | None, compute: Compute) -> Compute:
+    """Return a `Compute` for one run alone, or the same one for every run (None)."""
+    return compute if only is None else lambda f, a, k, n: compute(f, a, k, n) if n == only else f(*a, **k)
