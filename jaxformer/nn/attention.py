@@ -101,7 +101,7 @@ def weighted_values(weights: Float[Array, "B N T S"], v: Float[Array, "B S K H"]
 def attention(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K H"],
+    v: Float[Array, "B S K _"],
     mask: Bool[Array, "_ _ _ _"] | None = None,
     bias: Float[Array, "_ _ _ _"] | None = None,
     dropout_rate: float = 0.0,
@@ -109,7 +109,7 @@ def attention(
     scoring: Scoring = USUAL_SCORING,
     *,
     causal: bool = False,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B T N _"]:
     """Attend to the values: their average by the attention weights, which are dropped out if an rng is given.
 
     `causal` says that the mask hides every later key, of which no score is computed then where that saves time.
@@ -157,7 +157,7 @@ class AttentionInputs(NamedTuple):
 
     q: Float[Array, "B T N H"]
     k: Float[Array, "B S K H"]
-    v: Float[Array, "B S K H"]
+    v: Float[Array, "B S K _"]
     mask: Bool[Array, "_ _ _ _"] | None
 
 
