@@ -125,14 +125,14 @@ class LatentAttention(nnx.Module):
 
     def _absorbed(self, q: Array, latents: Array, mask: Array | None) -> AttentionInputs:
         """Project the queries to the latents, which are the keys and the values of one head."""
-        kernel = split_heads(self.key_up.kernel[...], self.heads)
+        kernel = self.key_up.kernel[...].reshape(self.width, self.heads, -1)
         projected = jnp.einsum("btnh,rnh->btnr", q[..., : self.d_key].astype(kernel.dtype), kernel)
         latents = latents[:, :, None]
         return AttentionInputs(jnp.concatenate([projected, q[..., self.d_key :]], -1), latents, latents, mask)
 
     def _values(self, gathered: Float[Array, "B T N RP"]) -> Float[Array, "B T N H"]:
         """Project what was gathered of the latents to the values of every head."""
-        kernel = split_heads(self.value_up.kernel[...], self.heads)
+        kernel = self.value_up.kernel[...].reshape(self.width, self.heads, -1)
         return jnp.einsum("btnr,rnh->btnh", gathered[..., : self.width].astype(kernel.dtype), kernel)
 
     def _fewer(self, queries: int) -> bool:

@@ -105,14 +105,14 @@ class LatentAttention(nn.Module):
 
     def _absorbed(self, q: Tensor, latents: Tensor, mask: Tensor | None) -> AttentionInputs:
         """Project the queries to the latents, which are the keys and the values of one head."""
-        kernel = split_heads(self.key_up.weight.T, self.heads)
+        kernel = self.key_up.weight.T.reshape(self.width, self.heads, -1)
         projected = torch.einsum("btnh,rnh->btnr", q[..., : self.d_key], kernel)
         latents = latents[:, :, None]
         return AttentionInputs(torch.cat([projected, q[..., self.d_key :]], -1), latents, latents, mask)
 
     def _values(self, gathered: Tensor) -> Tensor:
         """Project what was gathered of the latents to the values of every head."""
-        kernel = split_heads(self.value_up.weight.T, self.heads)
+        kernel = self.value_up.weight.T.reshape(self.width, self.heads, -1)
         return torch.einsum("btnr,rnh->btnh", gathered[..., : self.width], kernel)
 
     def _fewer(self, queries: int) -> bool:
