@@ -33,12 +33,14 @@ ENDS = [EOS, 6]
 HEADS = {"bert, masked", "roberta, sequence", "electra, tokens", "distilbert, answers"}
 RARE = {"qwen3_moe, window", "mistral, all", "gpt_neox, in turn", "mt5", "llama, base"}
 RARE |= {"camembert", "data2vec-text", "ernie", "blenderbot", "mt5, encoder"}
+RARE |= {"deepseek_v2, greedy", "deepseek_v2, dense", "deepseek_v3, halves", "glm4_moe_lite", "youtu", "glm4_moe"}
 RARE |= {"deit", "deit, images", "dinov2", "dinov2_with_registers, images", "siglip_vision_model, no head"}
 RARE |= {it for it in CASES if it.endswith((", masked", ", sequence", ", tokens", ", answers"))} - HEADS
 OFTEN = usually(CASES, *(name for name in CASES if name not in RARE))
 ONE_OF_EACH = usually(
     CASES,
     *("albert", "bart", "bloom", "electra", "falcon", "gemma3_text", "gpt2, untied", "gpt_bigcode", "gpt_neox", "gpt_oss"),
+    *("deepseek_v2", "deepseek_v3", "dots1"),
     *("whisper", "granite", "llama", "marian", "mpnet", "olmo2", "phi3", "qwen2_moe", "smollm3", "t5, encoder", "t5, untied"),
     *HEADS,
     *("clip", "deit, teacher", "dinov2_with_registers", "siglip", "vit"),
@@ -61,6 +63,7 @@ WRITE = usually(
     "t5",
     "gpt2",
     "qwen2_moe",
+    "deepseek_v3",
 )
 
 
@@ -217,7 +220,11 @@ OLDER |= {"partial_rotary_factor"}
 """Keys that transformers 5 reads, and does not write."""
 
 
-NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}}
+NEEDED = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 64, "n_shared_experts": 2},
+    "glm4_moe": {"head_dim": 128},
+}
 """Keys without which the default of transformers is no model."""
 
 

@@ -272,7 +272,22 @@ CASES |= {
         | {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0, "rope_interleave": False},
     ),
 }
-
+GLM = MODERN | GROUPS | {"num_hidden_layers": 3}
+CASES |= {
+    "glm4_moe_lite": (
+        "Glm4MoeLiteForCausalLM",
+        LATENT | GROUPS | {"q_lora_rank": 7, "mlp_layer_types": ["dense", "dense", "sparse"], "n_shared_experts": 2},
+    ),
+    "youtu": (  # transformers zeroes the row of padding, also that of a folder
+        "YoutuForCausalLM",
+        LATENT | {"q_lora_rank": 7, "rope_parameters": MSCALE, "pad_token_id": None},
+    ),
+    "glm4_moe": ("Glm4MoeForCausalLM", GLM | PART | {"head_dim": 8, "use_qk_norm": True, "attention_bias": True}),
+    "dots1": (
+        "Dots1ForCausalLM",
+        GLM | {"n_shared_experts": 1, "first_k_dense_replace": 1, "sliding_window": 4, "max_window_layers": 2},
+    ),
+}
 
 BIASES = "final_logits_bias", "e_score_correction_bias"
 """Buffers that models start with zeros in."""

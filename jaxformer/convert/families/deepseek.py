@@ -2,7 +2,7 @@
 dense layers, layers with groups of experts."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -60,6 +60,23 @@ DEEPSEEK_V3 = replace(MIXTRAL, name="deepseek_v3", stacks=STACKS, rules=(*ROUTER
 `n_experts`, `shared_d_ff`, `router="sigmoid"`, `router_correction=True`, `expert_groups` and `dense_layers`."""
 DEEPSEEK_V2 = replace(DEEPSEEK_V3, name="deepseek_v2")
 """Family for DeepSeek-V3's configuration with `router="softmax"`, without a correction."""
+MEMORY = (
+    Rule("feed_forward.experts.gate.kernel", "mlp.experts.gate_up_proj", PACKED, Part(0, 2)),
+    Rule("feed_forward.experts.up.kernel", "mlp.experts.gate_up_proj", PACKED, Part(1, 2)),
+    Rule("feed_forward.experts.down.kernel", "mlp.experts.down_proj", EACH),
+)
+STACKS = {
+    "stack.blocks.": "model.layers.{layer}.",
+    "stack.dense.blocks.": "model.layers.{layer}.",
+    "stack.sparse.blocks.": "model.layers.{later}.",
+}
+"""Starts of the names of models without dense layers in front, and of both stacks of those that have them."""
+
+DEEPSEEK_V3 = replace(MIXTRAL, name="deepseek_v3", stacks=STACKS, rules=(*ROUTER, *IN_FILES, *LATENTS))
+"""Family for Llama's configuration with `kv_latent`, `head_dim`, `rotary_dim`, and as in the model `query_latent`, `value_dim`,
+`n_experts`, `shared_d_ff`, `router="sigmoid"`, `router_correction=True`, `expert_groups` and `dense_layers`."""
+DEEPSEEK_V2 = replace(DEEPSEEK_V3, name="deepseek_v2")
+"""Family for DeepSeek-V3's configuration with `router="softmax"`, without a correction."""
 GLM4_MOE_LITE = replace(DEEPSEEK_V3, name="glm4_moe_lite")
 """Family for DeepSeek-V3's configuration."""
 YOUTU = replace(DEEPSEEK_V3, name="youtu", rules=LATENTS)
@@ -69,7 +86,7 @@ MEMORY = replace(DEEPSEEK_V3, name="deepseek_memory", rules=(*ROUTER, *IN_MEMORY
 
 OWN_CODE = ("configuration_deepseek", "modeling_deepseek")
 """Files of code in DeepSeek's own folders, for the same model."""
-_KEYS: dict[str, Key] = {name: key for name, key in KEYS.items() if name not in ("num_key_value_heads", "head_dim")} | {
+HEADS: dict[str, Key] = {name: key for name, key in KEYS.items() if name not in ("num_key_value_heads", "head_dim")} | {
     "vocab_size": Field("vocab_size", 129280),
     "hidden_size": Field("d_model", 7168),
     "num_hidden_layers": Field("n_layers", 61),
@@ -85,7 +102,7 @@ _KEYS: dict[str, Key] = {name: key for name, key in KEYS.items() if name not in 
     "v_head_dim": Field("value_dim", 128),
     "rope_interleave": Field("rotary", True, {True: "interleaved", False: "half"}),
 }
-_EXPERTS: dict[str, Key] = {
+EXPERTS: dict[str, Key] = {
     "intermediate_size": Field("dense_d_ff", 18432),
     "moe_intermediate_size": Field("d_ff", 2048),
     "first_k_dense_replace": Field("dense_layers", 3),
@@ -103,10 +120,8 @@ _EXPERTS: dict[str, Key] = {
 }
 DERIVED = frozenset(["head_dim", "qk_head_dim"])
 """Keys that transformers computes of others, whatever they say."""
-_TRAINING = frozenset(
-    ["output_router_logits", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "ep_size", "pretraining_tp"]
-)
-_PREDICTED = frozenset(["num_nextn_predict_layers", "num_mtp_layers"])
+TRAINING = frozenset(["output_router_logits", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "ep_size", "pretraining_tp"])
+PREDICTED = frozenset(["num_nextn_predict_layers", "num_mtp_layers"])
 """Numbers of modules that predict more tokens at once, behind the last layer."""
 
 
@@ -168,25 +183,26 @@ _NO_EXPERTS = {"n_routed_experts": 2, "n_shared_experts": 1, "num_experts_per_to
 """Numbers of experts of a model all of whose layers are dense, which are not read."""
 
 
-def without_prediction(config: GPTConfig) -> Family:
-    """Return the family without the tensors behind the last layer, which predict more tokens and no logits."""
+def without_prediction(family: Family) -> Callable[[GPTConfig], Family]:
+    """Return what gives the family without the tensors behind the last layer, which predict more tokens and no logits."""
     reason = "a module that predicts a second token, which transformers leaves out too"
-    return replace(DEEPSEEK_V3, ignored={**DEEPSEEK_V3.ignored, f"layers.{config.n_layers}.*": reason})
+    return lambda config: replace(family, ignored={**family.ignored, f"layers.{config.n_layers}.*": reason})
 
 
 _FIXED = FIXED | {"feed_forward_bias": False}
+SIGMOIDS = {"router": "sigmoid", "router_correction": True, "group_score": "best_two"}
+"""The router of DeepSeek-V3."""
 DEEPSEEK_V3_TYPE = replace(
     LLAMA_TYPE,
     name="deepseek_v3",
     family=DEEPSEEK_V3,
-    variant=without_prediction,
+    variant=without_prediction(DEEPSEEK_V3),
     memory=MEMORY,
-    keys=_KEYS | _EXPERTS,
-    fixed={name: it for name, it in _FIXED.items() if name != "rotary"}
-    | {"router": "sigmoid", "router_correction": True, "group_score": "best_two"},
+    keys=HEADS | EXPERTS,
+    fixed={name: it for name, it in _FIXED.items() if name != "rotary"} | SIGMOIDS,
     model="DeepseekV3ForCausalLM",
     base="DeepseekV3Model",
-    harmless=DERIVED | _TRAINING | _PREDICTED,
+    harmless=DERIVED | TRAINING | PREDICTED,
     derive=lambda found, names: read_experts(read_latents(found)),
     undo=lambda config: latent_keys(config) | expert_keys(config),
 )
@@ -204,7 +220,7 @@ DEEPSEEK_V2_TYPE = replace(
     name="deepseek_v2",
     family=DEEPSEEK_V2,
     variant=None,
-    keys={name: key for name, key in (_KEYS | _EXPERTS).items() if name != "rope_interleave"}
+    keys={name: key for name, key in (HEADS | EXPERTS).items() if name != "rope_interleave"}
     | {
         "vocab_size": Field("vocab_size", 102400),
         "hidden_size": Field("d_model", 4096),
@@ -228,7 +244,7 @@ DEEPSEEK_V2_TYPE = replace(
     fixed=_FIXED | {"rotary": "interleaved", "router": "softmax"},
     model="DeepseekV2ForCausalLM",
     base="DeepseekV2Model",
-    harmless=DERIVED | _TRAINING,
+    harmless=DERIVED | TRAINING,
     derive=_v2,
     undo=lambda config: (
         latent_keys(config)
