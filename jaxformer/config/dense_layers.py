@@ -45,7 +45,11 @@ def check_dense_layers(config: Any) -> None:
         return
     if not config.n_experts:
         raise ConfigError(f"dense_layers = {config.dense_layers} is not read with n_experts = 0, as all layers are dense then")
-    check_size("dense_layers", config.dense_layers, most=config.n_layers - 1)
+    if config.dense_layers >= config.n_layers:
+        raise ConfigError(
+            f"dense_layers = {config.dense_layers} leaves none of n_layers = {config.n_layers} to experts; give fewer, or no "
+            "experts"
+        )
     if config.dense_d_ff is None:
         raise ConfigError(f"dense_layers = {config.dense_layers} needs dense_d_ff, the width of their feed-forward layer")
     check_size("dense_d_ff", config.dense_d_ff)

@@ -197,7 +197,7 @@ def test_ways_are_equal_in_a_stack_of_layers():
         ({"dense_layers": 1}, "dense_layers = 1 is not read with n_experts = 0"),
         ({"n_experts": 4, "dense_d_ff": 9}, "dense_d_ff = 9 is not read with dense_layers = 0"),
         ({"n_experts": 4, "dense_layers": 1}, "dense_layers = 1 needs dense_d_ff"),
-        ({"n_experts": 4, "dense_layers": 3, "dense_d_ff": 9}, "dense_layers = 3"),
+        ({"n_experts": 4, "dense_layers": 3, "dense_d_ff": 9}, "dense_layers = 3 leaves none of n_layers = 3 to experts"),
         ({"n_experts": 4, "dense_layers": 1, "dense_d_ff": 9, "shared_layers": True}, "makes one block of all layers"),
         ({"n_experts": 4, "dense_layers": 1, "dense_d_ff": 9, "relative_bias": "t5"}, "has one table for all layers"),
         ({"balance_loss": 0.1}, "balance_loss = 0.1 is not read with n_experts = 0"),

@@ -62,7 +62,7 @@ def test_training_on_a_mesh_is_training_on_one_device(eight):
 
 @pytest.mark.slow
 def test_an_encoder_decoder_step_is_equal_in_every_activation_gradient_and_update(more):
-    for name in ("pairs", "experts"):
+    for name in ("pairs", "experts", "latents"):
         assert more[name].endswith("EQUAL: activations, loss, gradients, updates (tier A)"), more[name]
 
 
