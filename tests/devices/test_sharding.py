@@ -348,7 +348,8 @@ ENCODER = EncoderConfig(
 )
 LABELLED = EncoderConfig(**SIZES, head="token_classification", labels=("a", "b"))
 EXPERTS = GPTConfig(**SIZES, gated=True, n_experts=4, router_bias=True, shared_d_ff=6, shared_gate=True)
-LEAVES = [*PRESETS.values(), EVERY_PART, ENCODER, LABELLED, EXPERTS]
+LATENTS = GPTConfig(**SIZES, kv_latent=5, query_latent=3, rotary="half", rotary_dim=2, head_dim=4)
+LEAVES = [*PRESETS.values(), EVERY_PART, ENCODER, LABELLED, EXPERTS, LATENTS]
 
 
 @pytest.mark.parametrize("config", LEAVES, ids=lambda config: type(config).__name__)
