@@ -119,7 +119,16 @@ YOUTU_TYPE = replace(
 
 def _glm(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set the width of heads, which need not divide that of the model."""
-    return read_experts(rotary(found | {"head_dim": found["head_dim"] or found["d_model"] // found["n_heads"]}))
+    return _mixed(rotary(found | {"head_dim": found["head_dim"] or found["d_model"] // found["n_heads"]}))
+
+
+def _mixed(found: dict[str, Any]) -> dict[str, Any]:
+    """Set the experts of a type that is no other one without them."""
+    if found["dense_layers"] >= found["n_layers"]:
+        raise ConfigError(
+            f"first_k_dense_replace = {found['dense_layers']} leaves none of {found['n_layers']} layers to experts"
+        )
+    return read_experts(found)
 
 
 GLM4_MOE_TYPE = replace(
@@ -164,7 +173,7 @@ def _dots(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     first, types = found.pop("max_window_layers"), found.pop("layer_types")
     near = [found["window"] is not None and i >= first for i in range(found["n_layers"])]
     types = types or ["sliding_attention" if it else "full_attention" for it in near]
-    return read_experts(rotary(found | read_layers(types, found)))
+    return _mixed(rotary(found | read_layers(types, found)))
 
 
 def _dots_keys(config: GPTConfig) -> dict[str, Any]:
