@@ -47,7 +47,7 @@ def route(logits: Float[Array, "B T E"], routing: Routing, correction: Float[Arr
     by which experts are chosen, not to those that weigh them."""
     logits = wide(logits)
     scores = SCORES[routing.kind](logits)
-    ranked = scores if correction is None else scores + jax.lax.stop_gradient(correction.astype(scores.dtype))[None, None]
+    ranked = scores if correction is None else scores + correction.astype(scores.dtype)[None, None]
     experts = jax.lax.top_k(within_groups(ranked, routing), routing.chosen)[1]
     weights = jnp.take_along_axis(scores, experts, -1)
     if routing.kind == "top_k_softmax":

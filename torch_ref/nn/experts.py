@@ -43,7 +43,7 @@ def route(logits: Tensor, routing: Routing, correction: Tensor | None = None) ->
     by which experts are chosen, not to those that weigh them."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     scores = SCORES[routing.kind](logits)
-    ranked = scores if correction is None else scores + correction.detach().to(scores.dtype)
+    ranked = scores if correction is None else scores + correction.to(scores.dtype)
     experts = within_groups(ranked, routing).topk(routing.chosen)[1]
     weights = scores.gather(-1, experts)
     if routing.kind == "top_k_softmax":
