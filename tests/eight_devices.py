@@ -46,6 +46,8 @@ def small(config, **changes):
 
 EXPERTS = small(jf.preset("mixtral.tiny"), n_kv_heads=2, context=17, router_bias=True, shared_d_ff=8, shared_gate=True)
 
+LATENTS = replace(jf.preset("deepseek_v3.tiny"), n_layers=2, d_model=16, d_ff=8, dense_d_ff=16, vocab_size=32)
+
 
 def training() -> dict:
     """Two steps with dropout in float64, on the mesh with attention in parts and the loss in chunks. The vocabulary is not
@@ -264,7 +266,7 @@ def first() -> dict:
 
 def more() -> dict:
     """What takes as long again."""
-    compared = {"pairs": (small(PAIR_CONFIG), PRODUCT), "experts": (EXPERTS, "data=2,expert=4")}
+    compared = {"pairs": (small(PAIR_CONFIG), PRODUCT), "experts": (EXPERTS, "data=2,expert=4"), "latents": (LATENTS, PRODUCT)}
     found = {name: str(jf.compare_sharded(config, mesh)) for name, (config, mesh) in compared.items()}
     return {"seeds": many_seeds(), "own steps": own_steps(), **found}
 

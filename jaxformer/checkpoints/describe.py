@@ -227,7 +227,7 @@ def cache_bytes(config: AnyModelConfig, itemsize: int) -> int:
     """Bytes of the key-value cache for one text of full length; 0 for an encoder, which has no cache."""
     if not isinstance(config, GPTConfig | EncoderDecoderConfig):
         return 0
-    per_token = 2 * config.kv_heads * config.head_width * itemsize
+    per_token = config.cached_numbers * itemsize
     if isinstance(config, EncoderDecoderConfig):
         return config.decoder.n_layers * per_token * (config.context + config.source.context)
     return config.n_layers * per_token * config.context

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 from jaxformer.config.combinations import check_combinations
 from jaxformer.config.configuration import configuration
 from jaxformer.config.experts import ExpertsConfig, check_experts
+from jaxformer.config.latent import LatentConfig, check_latent
 from jaxformer.config.rotary import RotaryConfig, RotaryEmbedding, check_rotary
 from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
@@ -64,7 +65,7 @@ POSITIVE_OR_NONE = ("attention_scale", "attention_softcap", "clip_qkv", "gate_li
 
 
 @configuration
-class BlockConfig(RotaryConfig, ExpertsConfig):
+class BlockConfig(RotaryConfig, LatentConfig, ExpertsConfig):
     """Settings of a transformer block, and with `n_layers` of a stack of blocks."""
 
     d_model: int
@@ -96,7 +97,7 @@ class BlockConfig(RotaryConfig, ExpertsConfig):
     norm_bias: bool = True
     """Bias of every norm except RMSNorm, which has none."""
     norm_affine: bool = True
-    """Gain, and bias, of every norm except those of queries and keys. False: none (OLMo)."""
+    """Gain, and bias, of every norm except those of queries, keys and latents. False: none (OLMo)."""
     norm_unit_offset: bool = False
     """Gain of a norm as 1 + weight, with weights that start at 0 (Gemma)."""
     stack_norm: bool | None = None
@@ -114,7 +115,7 @@ class BlockConfig(RotaryConfig, ExpertsConfig):
     projections: Projections = "separate"
     """Query, key and value of self-attention as three matrices (separate) or as one (fused)."""
     qkv_bias: bool = True
-    """Bias of the query, key and value projections."""
+    """Bias of the query, key and value projections; with kv_latent, of the projections to latents."""
     key_bias: bool = True
     """Bias of the key projection; False: queries and values alone have one (Whisper)."""
     output_projection: bool = True
@@ -199,6 +200,7 @@ class BlockConfig(RotaryConfig, ExpertsConfig):
             check_flag("stack_norm", self.stack_norm)
         check_rotary(self)
         check_combinations(self)
+        check_latent(self)
         check_experts(self)
 
     @property
@@ -210,6 +212,26 @@ class BlockConfig(RotaryConfig, ExpertsConfig):
     def kv_heads(self) -> int:
         """Number K of key/value heads."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def value_width(self) -> int:
+        """Width of the values of one head."""
+        if self.kv_latent is None or self.rotary_dim is None:
+            return self.head_width
+        return self.head_width - self.rotary_dim if self.value_dim is None else self.value_dim
+
+    @property
+    def cached_heads(self) -> tuple[int, int]:
+        """Number and width of the key heads that a cache holds; latents are one head, and their own values."""
+        if self.kv_latent is None or self.rotary_dim is None:
+            return self.kv_heads, self.head_width
+        return 1, self.kv_latent + self.rotary_dim
+
+    @property
+    def cached_numbers(self) -> int:
+        """Number of numbers that a cache holds of one token in one layer."""
+        heads, width = self.cached_heads
+        return heads * width * (2 if self.kv_latent is None else 1)
 
     @property
     def rotary_embedding(self) -> RotaryEmbedding | None:

@@ -5,9 +5,10 @@ from typing import Any, Literal, get_args
 
 from jaxformer.config.configuration import configuration
 from jaxformer.errors import ConfigError
-from jaxformer.validation.fields import check_choice, check_flag, check_number, check_size
+from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
 Router = Literal["softmax", "top_k_softmax", "sigmoid"]
+GroupScore = Literal["best", "best_two"]
 ExpertPath = Literal["auto", "dense", "grouped"]
 
 
@@ -28,6 +29,16 @@ class ExpertsConfig:
     """Factor of the weights of the chosen experts."""
     router_bias: bool = False
     """Bias of the router's logits."""
+    router_correction: bool = False
+    """Number for each expert that is added to its score where experts are chosen, and not to its weight: no gradient reaches
+    it (DeepSeek-V3)."""
+    expert_groups: int = 1
+    """Number of groups of experts; those of a token are from a few groups (DeepSeek-V2). Divides n_experts."""
+    groups_per_token: int = 1
+    """Number of groups that a token's experts are chosen from: those with the largest scores."""
+    group_score: GroupScore = "best"
+    """Score of a group. best: the largest of its experts' scores (DeepSeek-V2); best_two: the sum of the two largest
+    (DeepSeek-V3)."""
     shared_d_ff: int = 0
     """Width of a shared expert, which sees every token (Qwen 2). 0: none."""
     shared_gate: bool = False
@@ -46,7 +57,10 @@ def check_experts(config: Any) -> None:
     check_size("n_experts", config.n_experts, least=0)
     check_choice("router", config.router, get_args(Router))
     check_choice("experts", config.experts, get_args(ExpertPath))
-    for name in ("router_normalised", "router_bias", "shared_gate"):
+    check_choice("group_score", config.group_score, get_args(GroupScore))
+    for name in ("expert_groups", "groups_per_token"):
+        check_size(name, getattr(config, name))
+    for name in ("router_normalised", "router_bias", "router_correction", "shared_gate"):
         check_flag(name, getattr(config, name))
     check_number("router_scale", config.router_scale, 0, open_below=True)
     check_size("shared_d_ff", config.shared_d_ff, least=0)
@@ -68,5 +82,24 @@ def _check_mixture(config: Any) -> None:
         )
     if config.shared_gate and not config.shared_d_ff:
         raise ConfigError("shared_gate = True is not read with shared_d_ff = 0; set shared_d_ff, or leave it out")
+    _check_groups(config)
     if config.router == "top_k_softmax" and config.router_normalised:
         raise ConfigError("router_normalised = True is not read with router = 'top_k_softmax', whose weights add up to 1")
+
+
+def _check_groups(config: Any) -> None:
+    groups, taken = config.expert_groups, config.groups_per_token
+    check_divides("expert_groups", groups, "n_experts", config.n_experts)
+    check_size("groups_per_token", taken, most=groups)
+    if config.router_correction and config.router == "top_k_softmax":
+        raise ConfigError("router_correction = True is not read with router = 'top_k_softmax'; set router = 'sigmoid'")
+    if groups == 1 and config.group_score != "best":
+        raise ConfigError(f"group_score = {config.group_score!r} is not read with expert_groups = 1; set expert_groups")
+    size = config.n_experts // groups
+    if config.group_score == "best_two" and size == 1:
+        raise ConfigError(f"group_score = 'best_two' needs two experts in a group, and expert_groups = {groups} leaves one")
+    if config.experts_per_token > taken * size:
+        raise ConfigError(
+            f"experts_per_token = {config.experts_per_token} are more than the {taken * size} experts of groups_per_token = "
+            f"{taken} groups; give more groups, or fewer experts"
+        )

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
 from jaxformer.config.combinations import ReadWith, check_read
 from jaxformer.config.configuration import FixedTable, configuration
+from jaxformer.config.dense_layers import DenseLayersConfig, check_dense_layers
 from jaxformer.errors import ConfigError
 from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
@@ -95,7 +96,7 @@ class ModelConfig(BlockConfig):
 
 
 @configuration
-class GPTConfig(ModelConfig):
+class GPTConfig(ModelConfig, DenseLayersConfig):
     """Decoder-only language model."""
 
     tied: bool = False
@@ -120,6 +121,12 @@ class GPTConfig(ModelConfig):
                 raise ConfigError(
                     f"{name} = {getattr(self, name)} is not read with n_experts = 0; set n_experts, or leave it out"
                 )
+        check_dense_layers(self)
+        if self.balance_loss and (self.router_correction or self.expert_groups > 1):
+            raise ConfigError(
+                f"balance_loss = {self.balance_loss} counts the experts with the largest scores, which router_correction and "
+                "expert_groups change; set balance_loss = 0"
+            )
 
 
 ENCODER_READ_WITH: ReadWith = {
@@ -221,6 +228,8 @@ class EncoderDecoderConfig(ModelConfig):
         _check_positions(name, getattr(self, name), rows, self.token_width)
         if self.rotary_scaling in ("dynamic", "longrope"):
             raise ConfigError(f"rotary_scaling = {self.rotary_scaling!r} is for models of one stack; give 'linear' or 'yarn'")
+        if self.kv_latent is not None:
+            raise ConfigError(f"kv_latent = {self.kv_latent} is for models of one stack; leave it out")
         if self.parallel_residual:
             raise ConfigError("parallel_residual = True has no place for cross-attention; set parallel_residual = False")
         _check_head(self)

@@ -99,6 +99,32 @@ MIXTRAL_TINY = GPTConfig(
 QWEN3_MOE_TINY = replace(MIXTRAL_TINY, norm_epsilon=1e-6, d_ff=48, n_experts=64, experts_per_token=8, head_dim=32, qk_norm=True)
 """Small Qwen 3 MoE: 64 experts, eight for each token."""
 
+DEEPSEEK_V3_TINY = replace(
+    MIXTRAL_TINY,
+    norm_epsilon=1e-6,
+    n_layers=3,
+    n_kv_heads=None,
+    head_dim=24,
+    kv_latent=32,
+    query_latent=48,
+    rotary="interleaved",
+    rotary_dim=8,
+    rotary_base=10000.0,
+    d_ff=48,
+    n_experts=16,
+    experts_per_token=4,
+    router="sigmoid",
+    router_correction=True,
+    router_scale=2.5,
+    expert_groups=4,
+    groups_per_token=2,
+    group_score="best_two",
+    shared_d_ff=48,
+    dense_layers=1,
+    dense_d_ff=128,
+)
+"""Small DeepSeek-V3 (DeepSeek-AI 2024): latent attention, and 16 experts in four groups behind a dense layer."""
+
 REVERSE = EncoderDecoderConfig(
     vocab_size=39,
     source_vocab_size=39,
@@ -199,6 +225,7 @@ PRESETS: dict[str, ModelConfig] = {
     "gpt2_small": GPT2_SMALL,
     "mixtral.tiny": MIXTRAL_TINY,
     "qwen3_moe.tiny": QWEN3_MOE_TINY,
+    "deepseek_v3.tiny": DEEPSEEK_V3_TINY,
     "reverse": REVERSE,
     "shared": SHARED,
     "transformer.copy": COPY,

@@ -90,7 +90,7 @@ class RotaryConfig:
     """Rotary position embedding of queries and keys (Su et al. 2021), not applied in cross-attention. half: unit i of a head
     pairs with unit i + H / 2 (Llama, GPT-NeoX); interleaved: units 2i and 2i + 1 pair (GPT-J, the paper)."""
     rotary_dim: int | None = None
-    """Number of units of a head that are rotated, from the first on; even. None: all."""
+    """Number of units of a head that are rotated, even: from the first on, with kv_latent the last ones. None: all."""
     rotary_pattern: tuple[bool, ...] | None = None
     """Layers whose queries and keys are rotated, repeated: (True, True, True, False) in SmolLM 3. None: all."""
     rotary_reversed: bool = False

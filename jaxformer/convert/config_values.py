@@ -40,6 +40,8 @@ def normal_form(config: AnyModelConfig) -> AnyModelConfig:
         "stack_norm": config.final_norm != "none",
         "attention_scale": config.head_width**-0.5 if config.attention_scale is None else config.attention_scale,
     }
+    if config.kv_latent is not None:
+        given |= {"n_kv_heads": None, "value_dim": config.value_width}
     if isinstance(config, EncoderDecoderConfig):
         source = config.source
         given |= {

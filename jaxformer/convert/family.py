@@ -9,14 +9,16 @@ import numpy as np
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.dual import DualEncoderConfig
+from jaxformer.config.models import GPTConfig
 from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part, to_jax_axes, to_torch_axes
 from jaxformer.convert.patterns import Pattern, Shape, read_pattern
 from jaxformer.errors import ConversionError
 from jaxformer.validation.fields import check_kind, check_size
 
-LAYER = "{layer}", "{one}"
-"""Places of a layer's number in a torch name; of a stack of one layer, there is none."""
+LAYER = "{layer}", "{later}", "{one}"
+"""Places of a layer's number in a torch name: counted from the stack's first layer, or from the model's; none in a stack of
+one layer."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class Family:
     name: str
     stacks: Mapping[str, str]
     """Start of a JAX name -> start of its torch names. With `{layer}` in the torch name, it is the start of a stack, with
-    `{one}` of a stack of one layer, which torch does not number, else only of names. If several fit, the longest counts."""
+    `{later}` of one whose layers torch counts on from the model's `dense_layers`, with `{one}` of a stack of one layer, which
+    torch does not number, else only of names. If several fit, the longest counts."""
     rules: tuple[Rule, ...]
     """Rules; the first one that fits a name counts. A rule that spells out a stacked JAX name has `{layer}` in its torch
     name."""
@@ -118,6 +121,7 @@ class Family:
         if isinstance(config, BlockConfig):
             known = {"N": config.n_heads, "K": config.kv_heads, "G": config.n_heads // config.kv_heads, "H": config.head_width}
             known |= {"E": config.n_experts} if config.n_experts else {}
+            known |= {"dense": config.dense_layers} if isinstance(config, GPTConfig) and config.dense_layers else {}
         vision = config.vision if isinstance(config, DualEncoderConfig) else config
         if isinstance(vision, VisionEncoderConfig):
             known |= dict(zip("PQ", vision.patch_size, strict=True))
@@ -150,7 +154,8 @@ class Family:
         torch_name = stem + rule.torch if start is None else self.stacks[start] + stem.removeprefix(start) + rule.torch
         self._check_layer(name, torch_name, n_layers)
         layers = range(n_layers if self.stacked(name) else 1)
-        return [tuple(torch_name.format(layer=layer, one="", part=part) for part in parts) for layer in layers]
+        first = self.sizes.get("dense", 0)
+        return [tuple(torch_name.format(layer=i, later=first + i, one="", part=part) for part in parts) for i in layers]
 
     def _check_layer(self, name: str, torch_name: str, n_layers: int) -> None:
         """Raise ConversionError if only one side has layers, or torch a single one for several."""

@@ -8,11 +8,11 @@ from jaxformer.errors import ConfigError
 from jaxformer.models.init import Rngs, initialise
 from jaxformer.models.shown import Shown
 from jaxformer.nn.cache import KVCache
+from jaxformer.nn.dense_first import make_stack
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import Head, InputEmbedding
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
-from jaxformer.nn.stack import Stack
 from jaxformer.validation.arrays import Tokens, as_array, check_ids, check_room
 from jaxformer.validation.inputs import check_config, check_mask, check_positions
 
@@ -23,7 +23,7 @@ class GPT(Shown):
     def __init__(self, config: GPTConfig, *, rngs: Rngs | None = None):
         self.config = check_config(config, GPTConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
-        self.stack = Stack(config, causal=True)
+        self.stack = make_stack(config, causal=True)
         self.norm = make_norm(config.final_norm, config)
         self.head = Head(config)
         initialise(self, config, rngs)

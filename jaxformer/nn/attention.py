@@ -83,7 +83,7 @@ def weighted_values(weights: Float[Array, "B N T S"], v: Float[Array, "B S K H"]
 def attention(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K H"],
+    v: Float[Array, "B S K _"],
     mask: Bool[Array, "_ _ _ _"] | None = None,
     bias: Float[Array, "_ _ _ _"] | None = None,
     dropout_rate: float = 0.0,
@@ -91,7 +91,7 @@ def attention(
     scoring: Scoring = USUAL_SCORING,
     *,
     causal: bool = False,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B T N _"]:
     """Attend to the values: their average by the attention weights, which are dropped out if an rng is given.
 
     With `causal`, later keys are hidden too; where that saves time, no score is computed for them.
@@ -104,7 +104,7 @@ def attention(
 
     ways = {
         "cpu": chunked(attend, q, k, plain=plain, scale=scoring.scale, causal=causal),
-        "cuda": fused(q, k, scoring.scale, causal=causal) if plain else None,
+        "cuda": fused(q, k, v, scoring.scale, causal=causal) if plain else None,
     }
     ways = {platform: way for platform, way in ways.items() if way is not None}
     given = q, k, v, mask, bias, rng
@@ -147,7 +147,7 @@ class AttentionInputs(NamedTuple):
 
     q: Float[Array, "B T N H"]
     k: Float[Array, "B S K H"]
-    v: Float[Array, "B S K H"]
+    v: Float[Array, "B S K _"]
     mask: Bool[Array, "_ _ _ _"] | None
 
 

@@ -13,6 +13,7 @@ from jaxformer.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.dropout import dropout, split_key
 from jaxformer.nn.experts import MixtureOfExperts, make_feed_forward
+from jaxformer.nn.latent_attention import make_attention
 from jaxformer.nn.norms import AnyNorm, make_norm
 from jaxformer.validation.inputs import check_attended
 
@@ -52,7 +53,7 @@ class Block(nnx.Module):
         )
         self.dropout_rate = config.residual_dropout
         self.attention_norm = make_norm(norm, config)
-        self.attention = MultiHeadAttention(config, causal=causal)
+        self.attention = make_attention(config, causal=causal)
         self.attention_output_norm = make_norm(config.norm, config) if behind else None
         self.cross_attention_norm = make_norm(norm if cross else "none", config)
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None

@@ -40,13 +40,22 @@ class KeysValues:
     keys: Any
     """Keys, `B*K S H`; for a stack, a tuple with an array per layer."""
     values: Any
-    """Values, in the same layout as the keys."""
+    """Values, in the same layout as the keys; None if the keys are values too (latent attention)."""
     heads: int = field(metadata={"static": True})
     """Number of key/value heads, K."""
 
     def unfolded(self) -> tuple[Array, Array]:
         """Return a layer's keys and values, `B S K H`."""
-        return unfold_heads(self.keys, self.heads), unfold_heads(self.values, self.heads)
+        keys = unfold_heads(self.keys, self.heads)
+        return keys, keys if self.values is None else unfold_heads(self.values, self.heads)
+
+    def part(self, layers: slice) -> "KeysValues":
+        """Select some of a stack's layers."""
+        return replace(self, keys=self.keys[layers], values=None if self.values is None else self.values[layers])
+
+    def join(self, last: "KeysValues") -> "KeysValues":
+        """Return these layers and those after them."""
+        return replace(self, keys=self.keys + last.keys, values=None if self.values is None else self.values + last.values)
 
     def take(self, rows: Array) -> "KeysValues":
         """Select the sequences of these rows, in this order; a row may be taken more than once."""
@@ -71,7 +80,7 @@ class LayerCache:
         """Number of tokens that fit, S."""
         return self.held.keys.shape[-2]
 
-    def append(self, keys: Array, values: Array) -> tuple[Array, Array, "LayerCache"]:
+    def append(self, keys: Array, values: Array | None) -> tuple[Array, Array, "LayerCache"]:
         """Write `B T K H` after the cached tokens; return all keys and values, `B S K H`, and the new cache.
 
         Beyond the capacity JAX would overwrite the newest tokens; NaN is written instead. InputError for keys of another dtype.
@@ -83,7 +92,8 @@ class LayerCache:
             new = jnp.where(fits, fold_heads(new), jnp.full((), jnp.nan, store.dtype))
             return jax.lax.dynamic_update_slice_in_dim(store, new, self.length, axis=1)
 
-        held = replace(self.held, keys=write(self.held.keys, keys), values=write(self.held.values, values))
+        stored = None if values is None else write(self.held.values, values)
+        held = replace(self.held, keys=write(self.held.keys, keys), values=stored)
         return *held.unfolded(), replace(self, held=held)
 
 
@@ -112,6 +122,15 @@ class KVCache:
         """Return the cache with `layers`, to each of which n tokens have been appended."""
         return replace(self, layers=layers, length=self.length + n_tokens)
 
+    def split(self, n_layers: int) -> tuple["KVCache", "KVCache"]:
+        """Return the caches of the first layers and of the others."""
+        first, last = (self.layers.part(it) for it in (slice(n_layers), slice(n_layers, None)))
+        return replace(self, layers=first), replace(self, layers=last)
+
+    def join(self, last: "KVCache") -> "KVCache":
+        """Return the cache of these layers and of those after them, the inverse of `split`."""
+        return replace(self, layers=self.layers.join(last.layers))
+
     def take(self, rows: Array) -> "KVCache":
         """Select the sequences of these rows, in this order; a row may be taken more than once."""
         return replace(self, layers=self.layers.take(rows))
@@ -134,6 +153,6 @@ def empty_cache(model: nnx.Module | BlockConfig, batch: int, capacity: int, dtyp
     check_cache_size(*known)
     if dtype is None:
         dtype = jnp.float32 if isinstance(model, BlockConfig) else next(filter(is_weight, jax.tree.leaves(model))).dtype
-    shape = (batch * blocks.kv_heads, capacity, blocks.head_width)
-    keys, values = (tuple(jnp.zeros(shape, dtype) for _ in range(blocks.n_layers)) for _ in range(2))
-    return KVCache(KeysValues(keys, values, blocks.kv_heads), jnp.zeros((), jnp.int32))
+    heads, width = blocks.cached_heads
+    keys, values = (tuple(jnp.zeros((batch * heads, capacity, width), dtype) for _ in range(blocks.n_layers)) for _ in range(2))
+    return KVCache(KeysValues(keys, values if blocks.kv_latent is None else None, heads), jnp.zeros((), jnp.int32))

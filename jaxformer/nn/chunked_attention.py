@@ -29,7 +29,7 @@ BLOCKS = 4
 LEAST_SCORES = 2**18
 """Fewest scores of a batch whose queries are attended to in blocks: fewer are computed as fast at once."""
 
-Attend = Callable[..., Float[Array, "B T N H"]]
+Attend = Callable[..., Float[Array, "B T N _"]]
 """Function attend(q, k, v, mask, bias, rng)."""
 SEQUENCES = {"q": 0, "k": 0, "v": 0, "mask": 0, "bias": 0}
 HEADS = {"q": 2, "k": 2, "v": 2, "mask": 1, "bias": 1}
@@ -75,8 +75,8 @@ def by_keys(attend: Attend, scale: float | None) -> Attend:
 
 
 def attend_by_keys(
-    q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], v: Float[Array, "B S K H"], scale: float | None
-) -> Float[Array, "B T N H"]:
+    q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], v: Float[Array, "B S K _"], scale: float | None
+) -> Float[Array, "B T N _"]:
     """Attend to all keys, with scores `S T`: a CPU goes through columns in vectors, and along a row number by number."""
     grouped = (q * (q.shape[-1] ** -0.5 if scale is None else scale)).reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
     scores = jnp.einsum("bskh,btkgh->bkgst", k, grouped, preferred_element_type=wide_dtype(q.dtype))

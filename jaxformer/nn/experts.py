@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxformer.config.blocks import BlockConfig
-from jaxformer.config.experts import LEAST_GROUPED, Router
+from jaxformer.config.experts import LEAST_GROUPED, GroupScore, Router
 from jaxformer.nn.feedforward import FeedForward, combine_gate
 from jaxformer.nn.grouped import grouped_matmul
 from jaxformer.nn.linear import Linear
@@ -28,6 +28,11 @@ class Routing(NamedTuple):
     """Number k of experts for each token."""
     normalised: bool
     scale: float
+    groups: int = 1
+    """Number of groups of experts."""
+    taken: int = 1
+    """Number of groups that the experts of a token are from."""
+    group_score: GroupScore = "best"
 
 
 class Choice(NamedTuple):
@@ -37,18 +42,33 @@ class Choice(NamedTuple):
     weights: Float[Array, "B T k"]
 
 
-def route(logits: Float[Array, "B T E"], routing: Routing) -> Choice:
-    """Choose the k experts with the largest scores, and weigh them; in float32 or wider."""
+def route(logits: Float[Array, "B T E"], routing: Routing, correction: Float[Array, " E"] | None = None) -> Choice:
+    """Choose the k experts with the largest scores, and weigh them; in float32 or wider. A correction is added to the scores
+    by which experts are chosen, not to those that weigh them."""
     logits = wide(logits)
     scores = SCORES[routing.kind](logits)
-    weights, experts = jax.lax.top_k(scores, routing.chosen)
+    ranked = scores if correction is None else scores + correction.astype(scores.dtype)[None, None]
+    experts = jax.lax.top_k(within_groups(ranked, routing), routing.chosen)[1]
+    weights = jnp.take_along_axis(scores, experts, -1)
     if routing.kind == "top_k_softmax":
         weights = jax.nn.softmax(weights)
     if routing.normalised:
-        weights = weights / weights.sum(-1, keepdims=True)
+        weights = weights / (weights.sum(-1, keepdims=True) + LEAST_SUM)
     return Choice(experts, weights * routing.scale)
 
 
+def within_groups(scores: Float[Array, "B T E"], routing: Routing) -> Float[Array, "B T E"]:
+    """Set the scores of experts outside of the best groups to -inf."""
+    if routing.groups == 1:
+        return scores
+    grouped = scores.reshape(*scores.shape[:-1], routing.groups, -1)
+    best = jax.lax.top_k(grouped, 1 if routing.group_score == "best" else 2)[0].sum(-1)
+    taken = jax.nn.one_hot(jax.lax.top_k(best, routing.taken)[1], routing.groups, dtype=jnp.bool_).any(-2)
+    return jnp.where(taken[..., None], grouped, jnp.full((), -jnp.inf, scores.dtype)).reshape(scores.shape)
+
+
+LEAST_SUM = 1e-20
+"""Number added to a sum of weights that they are divided by: every sigmoid may be rounded to 0."""
 SCORES: dict[Router, Callable[[Array], Array]] = {
     "softmax": jax.nn.softmax,
     "top_k_softmax": lambda logits: logits,
@@ -133,12 +153,21 @@ class Experts(nnx.Module):
         return combine_gate(self.activation, gate, apply(self.up), self.limit)
 
 
+class Correction(nnx.Module):
+    """Number for each expert that is added to its score where experts are chosen; no gradient reaches it."""
+
+    def __init__(self, experts: int):
+        self.bias = nnx.Param(jnp.zeros(experts, jnp.float32))
+
+
 class MixtureOfExperts(nnx.Module):
     """Router and experts, and a shared expert that sees every token, behind a sigmoid gate or without one."""
 
     def __init__(self, config: BlockConfig):
-        self.routing = Routing(config.router, config.experts_per_token, config.router_normalised, config.router_scale)
+        groups = config.expert_groups, config.groups_per_token, config.group_score
+        self.routing = Routing(config.router, config.experts_per_token, config.router_normalised, config.router_scale, *groups)
         self.router = Linear(config.d_model, config.n_experts, config.router_bias)
+        self.correction = Correction(config.n_experts) if config.router_correction else None
         self.experts = Experts(config)
         self.shared = FeedForward(config, config.shared_d_ff) if config.shared_d_ff else None
         self.shared_gate = Linear(config.d_model, 1, False) if config.shared_gate else None
@@ -149,7 +178,7 @@ class MixtureOfExperts(nnx.Module):
     def routed(self, x: Float[Array, "B T D"]) -> tuple[Float[Array, "B T D"], Float[Array, "B T E"]]:
         """Return the output and the router's logits."""
         logits = self.router(x)
-        y = self.experts(x, route(logits, self.routing))
+        y = self.experts(x, route(logits, self.routing, None if self.correction is None else self.correction.bias[...]))
         if self.shared is None:
             return y, logits
         shared = self.shared(x)

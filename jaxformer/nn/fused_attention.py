@@ -18,16 +18,17 @@ WIDEST = {8.0: 128, 9.0: 256}
 
 
 def fused(
-    q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], scale: float | None, *, causal: bool
+    q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], v: Float[Array, "B S K _"], scale: float | None, *, causal: bool
 ) -> Callable[..., Any] | None:
     """Return attend(q, k, v, ...) by the kernel, without a mask but a `causal` one; None if it does not take these arrays here.
 
     There is no forward-mode derivative.
     """
     widest = max((width for first, width in WIDEST.items() if first <= generation()), default=0)
-    sizes = q.shape[1], k.shape[1]
-    ordered = q.shape[1] > 1 and (not causal or sizes[0] == sizes[1])
-    if q.dtype not in (jnp.bfloat16, jnp.float16) or q.shape[-1] > widest or q.shape[-1] % 8 or not ordered or traced_for():
+    halves = q.dtype in (jnp.bfloat16, jnp.float16)
+    fits = q.shape[-1] == v.shape[-1] <= widest and q.shape[-1] % 8 == 0
+    ordered = not causal or q.shape[1] == k.shape[1]
+    if not (halves and fits and ordered and q.shape[1] > 1 and traced_for() is None):
         return None
 
     def attend(q, k, v, *_):

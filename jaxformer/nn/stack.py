@@ -128,7 +128,7 @@ class Stack(nnx.Module):
     def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
         self.n_layers = config.n_layers
         self.layers = config.layers
-        self.held = config.kv_heads, config.head_width
+        self.held = config.cached_heads
         self.remat = config.remat_policy if config.remat else None
         self.kinds = config.windowed_layers, config.rotated_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)

@@ -1,15 +1,18 @@
 """Keys of config.json that are no single field, as rotary positions: read as transformers reads them, and written for it."""
 
 from copy import deepcopy
+from typing import Any
 
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import jaxformer as jf
+from jaxformer.checkpoints.describe import cache_bytes
 from jaxformer.checkpoints.hf import describe, names_written
 from jaxformer.convert.config_values import normal_form
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.errors import ConfigError, ConversionError
+from jaxformer.pytree import count_parameters
 
 HEAD = {"lm_head.weight"}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
@@ -28,6 +31,8 @@ OLDER = {
     "yarn, its numbers": ("qwen3", {"rope_scaling": YARN | {"beta_fast": 16, "beta_slow": 2, "truncate": False}}),
     "yarn, an amplitude": ("qwen2", {"rope_scaling": YARN | {"attention_factor": 1.3}, "rope_theta": 1e6}),
     "yarn, a quotient": ("llama", {"rope_scaling": YARN | {"mscale": 1.2, "mscale_all_dim": 0.8}}),
+    "yarn, a scale of scores": ("deepseek_v3", {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}}),
+    "kinds of layers": ("glm4_moe_lite", {"num_hidden_layers": 3, "mlp_layer_types": ["dense", "dense", "sparse"]}),
     "late windows": ("qwen2", WINDOWS | {"max_window_layers": 3}),
     "no late windows": ("qwen3", WINDOWS | {"max_window_layers": 4}),
     "no windows": ("qwen2", WINDOWS | {"use_sliding_window": False, "max_window_layers": 1}),
@@ -117,6 +122,24 @@ REFUSED = {
         {"no_rope_layers": [1, 0]},
         "rotary positions are told of 2 layers, and the model",
     ),
+    "other heads of keys": (
+        "deepseek_v3",
+        {"num_key_value_heads": 2},
+        "num_key_value_heads = 2 is not num_attention_heads = 128",
+    ),
+    "code of others": (
+        "deepseek_v3",
+        {"auto_map": {"AutoModel": "modeling_mine.Model"}},
+        "auto_map names code in modeling_mine, which would not run",
+    ),
+    "normalised weights": ("deepseek_v2", {"norm_topk_prob": True}, "transformers does not divide the weights of experts"),
+    "another choice": ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method = 'noaux_tc' is not known"),
+    "experts in turn": (
+        "glm4_moe_lite",
+        {"num_hidden_layers": 2, "mlp_layer_types": ["sparse", "dense"]},
+        "mlp_layer_types = ['sparse', 'dense'] is not supported; give 2, 'dense' for the first layers",
+    ),
+    "no experts": ("glm4_moe", {"first_k_dense_replace": 46}, "first_k_dense_replace = 46 leaves none of 46 layers to experts"),
     "an unknown activation": ("t5", {"feed_forward_proj": "gated-mish"}, "has the activation 'mish', which is not known"),
 }
 
@@ -142,6 +165,7 @@ OURS = {
     "gemma2": jf.GPTConfig(**MODERN | NO_BIAS | SANDWICH | PATTERN, attention_softcap=50.0),
     "gemma3_text": jf.GPTConfig(**MODERN | NO_BIAS | SANDWICH | PATTERN, qk_norm=True, rotary_window_base=10.0),
     "gpt_neox": jf.GPTConfig(**MODERN | {"norm": "layer", "gated": False}, rotary_dim=2, parallel_residual=True),
+    "deepseek_v3": jf.preset("deepseek_v3.tiny"),
     "t5": jf.EncoderDecoderConfig(
         **SIZES | NO_BIAS, norm="rms", positions="none", relative_bias="t5", attention_scale=1.0, activation="relu"
     ),
@@ -151,6 +175,27 @@ OURS = {
 @pytest.mark.parametrize("name", OURS)
 def test_a_model_of_ours_finds_its_type(name):
     assert describe(OURS[name])[0].name == name
+
+
+PUBLISHED: dict[str, tuple[dict[str, Any], int, int]] = {
+    "DeepSeek-V2-Lite": (
+        {"model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408}
+        | {"num_hidden_layers": 27, "num_attention_heads": 16, "q_lora_rank": None, "first_k_dense_replace": 1}
+        | {"num_experts_per_tok": 6, "vocab_size": 102400},
+        15_706_484_224,
+        27 * 576,
+    ),
+    "DeepSeek-V3": ({"model_type": "deepseek_v3"}, 671_026_404_352 + 58 * 256, 61 * 576),
+}
+"""Keys of models -> their parameters, to which the corrections of V3's routers are added, and numbers of a cached token."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_sizes_of_published_models(name):
+    described, parameters, cached = PUBLISHED[name]
+    config = MODEL_TYPES[described["model_type"]].read(described, HEAD)
+    assert count_parameters(jf.abstract(config)) == parameters
+    assert cache_bytes(config, 1) == cached * config.context
 
 
 def test_what_no_type_has_is_named():

@@ -46,6 +46,16 @@ MIXTURES = {
         "feed_forward_bias": True,
     },
     "sigmoid": PLAIN | {"router": "sigmoid", "router_normalised": True, "router_scale": 2.5, "shared_d_ff": 13},
+    "deepseek 2": GATED | {"router_scale": 1.7, "expert_groups": 5, "groups_per_token": 3},
+    "deepseek 3": GATED
+    | {
+        "router": "sigmoid",
+        "router_normalised": True,
+        "router_correction": True,
+        "expert_groups": 5,
+        "groups_per_token": 2,
+        "group_score": "best_two",
+    },
     "one": PLAIN | {"experts_per_token": 1, "feed_forward_bias": True},
     "all": GATED | {"experts_per_token": E},
 }
@@ -61,7 +71,7 @@ def mixture_twins(name, path):
 @pytest.mark.first(8)
 @checks
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", usually(MIXTURES, "qwen2", "gpt-oss", "sigmoid"))
+@pytest.mark.parametrize("name", usually(MIXTURES, "qwen2", "gpt-oss", "sigmoid", "deepseek 3"))
 def test_mixture_of_experts(name, path, check):
     run_check(check, *mixture_twins(name, path))
 
@@ -74,6 +84,34 @@ def test_router(kind, normalised):
     assert np.array_equal(route(jnp.asarray(logits), ours).experts, torch_route(torch.from_numpy(logits), theirs).experts)
     adds_up = np.allclose(weights.sum(-1), scale, rtol=1e-12)
     assert adds_up == (normalised or kind == "top_k_softmax")
+
+
+GROUPED = [[0.3, 0.4, 0.9, 0.1, 0.8, 0.7]]
+"""Scores of the two experts of three groups; the best one is in the second group, the best two together in the third."""
+
+
+@pytest.mark.parametrize(
+    ("score", "taken", "correction", "chosen"),
+    [
+        ("best", 1, None, {2, 3}),
+        ("best_two", 1, None, {4, 5}),
+        ("best", 2, None, {2, 4}),
+        ("best_two", 1, [0.7, 0.7, 0, 0, 0, 0], {0, 1}),
+        ("best", 3, [0, 0, -1, 0, 0, -1], {4, 1}),
+    ],
+)
+def test_experts_are_of_the_best_groups(score, taken, correction, chosen):
+    scores, how, added = (
+        np.array([GROUPED]),
+        ("sigmoid", 2, False, 1.0, 3, taken, score),
+        np.asarray(correction or [0] * 6, float),
+    )
+    logits = np.log(scores / (1 - scores))
+    with jax.enable_x64(True):
+        ours = route(jnp.asarray(logits), Routing(*how), jnp.asarray(added))
+    theirs = torch_route(torch.from_numpy(logits), TorchRouting(*how), torch.from_numpy(added))
+    assert {*np.asarray(ours.experts).ravel().tolist()} == {*theirs.experts.flatten().tolist()} == chosen
+    np.testing.assert_allclose(ours.weights[0, 0], np.take(GROUPED, ours.experts[0, 0]), rtol=1e-12)
 
 
 SIZES = {
@@ -148,6 +186,20 @@ def test_ways_are_equal_in_a_stack_of_layers():
         ({"n_experts": 4, "router": "top_k_softmax", "router_normalised": True}, "whose weights add up to 1"),
         ({"n_experts": 4, "feed_forward_dropout": 0.1}, "feed_forward_dropout = 0.1 has no place in experts"),
         ({"n_experts": 4, "router": "hash"}, "router = 'hash'"),
+        ({"n_experts": 4, "expert_groups": 3}, "expert_groups = 3 does not divide n_experts = 4"),
+        ({"n_experts": 4, "groups_per_token": 2}, "groups_per_token = 2"),
+        ({"n_experts": 4, "group_score": "best_two"}, "group_score = 'best_two' is not read with expert_groups = 1"),
+        ({"n_experts": 4, "expert_groups": 4, "group_score": "best_two"}, "needs two experts in a group"),
+        ({"n_experts": 4, "expert_groups": 2, "experts_per_token": 3}, "more than the 2 experts of groups_per_token = 1"),
+        ({"n_experts": 4, "router": "top_k_softmax", "router_correction": True}, "router_correction = True is not read with"),
+        ({"n_experts": 4, "router_correction": True, "balance_loss": 0.1}, "balance_loss = 0.1 counts the experts"),
+        ({"expert_groups": 2}, "expert_groups = 2 is not read with n_experts = 0"),
+        ({"dense_layers": 1}, "dense_layers = 1 is not read with n_experts = 0"),
+        ({"n_experts": 4, "dense_d_ff": 9}, "dense_d_ff = 9 is not read with dense_layers = 0"),
+        ({"n_experts": 4, "dense_layers": 1}, "dense_layers = 1 needs dense_d_ff"),
+        ({"n_experts": 4, "dense_layers": 3, "dense_d_ff": 9}, "dense_layers = 3 leaves none of n_layers = 3 to experts"),
+        ({"n_experts": 4, "dense_layers": 1, "dense_d_ff": 9, "shared_layers": True}, "makes one block of all layers"),
+        ({"n_experts": 4, "dense_layers": 1, "dense_d_ff": 9, "relative_bias": "t5"}, "has one table for all layers"),
         ({"balance_loss": 0.1}, "balance_loss = 0.1 is not read with n_experts = 0"),
         ({"router_z_loss": -1.0, "n_experts": 2}, "router_z_loss = -1 is out of range"),
         ({"gate_limit": 7.0}, "gate_limit = 7.0 is not read with gated = False"),

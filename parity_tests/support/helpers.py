@@ -101,10 +101,11 @@ def twins(ours: Any, theirs: Any, *inputs: np.ndarray, call: Call = apply) -> tu
 
 
 def run_check(check: Callable[..., Any], reference: Reference, candidate: Candidate) -> None:
-    """One check; among gradients, exactly the key biases' are null: they add the same to all scores of a query."""
+    """One check; among gradients, exactly the key biases' are null: they add the same to all scores of a query; and those of
+    corrections of a router, by which experts are chosen alone."""
     found = check(reference, candidate)
     if check is check_all_gradients:
-        assert found == [name for name in reference.weights if f".{name}".endswith(".key.bias")]
+        assert found == [name for name in reference.weights if f".{name}".endswith((".key.bias", ".correction.bias"))]
 
 
 def check_function(ours: Callable[..., jax.Array], theirs: Callable[..., torch.Tensor], *arrays: np.ndarray) -> np.ndarray:

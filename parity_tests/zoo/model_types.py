@@ -240,6 +240,59 @@ CASES |= {
 }
 
 
+LATENT = BERT | IDS | {"num_hidden_layers": 3, "max_position_embeddings": 32, "kv_lora_rank": 10, "rms_norm_eps": 1e-5}
+LATENT |= {"qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5, "num_key_value_heads": 3}
+GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 8}
+MSCALE = YARN | {"mscale": 0.707, "mscale_all_dim": 0.9}
+CASES |= {
+    "deepseek_v2": (
+        "DeepseekV2ForCausalLM",
+        LATENT
+        | GROUPS
+        | {"topk_method": "group_limited_greedy", "q_lora_rank": None, "first_k_dense_replace": 1, "rope_parameters": MSCALE},
+    ),
+    "deepseek_v2, greedy": (
+        "DeepseekV2ForCausalLM",
+        LATENT | GROUPS | {"q_lora_rank": 7, "n_shared_experts": 1, "routed_scaling_factor": 1.7},
+    ),
+    "deepseek_v2, dense": (
+        "DeepseekV2ForCausalLM",
+        LATENT | GROUPS | {"q_lora_rank": 7, "first_k_dense_replace": 3, "attention_bias": True},
+    ),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        LATENT
+        | GROUPS
+        | {"q_lora_rank": 7, "first_k_dense_replace": 2, "attention_bias": True, "rope_parameters": MSCALE | {"mscale": 1.0}},
+    ),
+    "deepseek_v3, halves": (
+        "DeepseekV3ForCausalLM",
+        LATENT
+        | GROUPS
+        | {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0, "rope_interleave": False},
+    ),
+}
+GLM = MODERN | GROUPS | {"num_hidden_layers": 3}
+CASES |= {
+    "glm4_moe_lite": (
+        "Glm4MoeLiteForCausalLM",
+        LATENT | GROUPS | {"q_lora_rank": 7, "mlp_layer_types": ["dense", "dense", "sparse"], "n_shared_experts": 2},
+    ),
+    "youtu": (  # transformers zeroes the row of padding, also that of a folder
+        "YoutuForCausalLM",
+        LATENT | {"q_lora_rank": 7, "rope_parameters": MSCALE, "pad_token_id": None},
+    ),
+    "glm4_moe": ("Glm4MoeForCausalLM", GLM | PART | {"head_dim": 8, "use_qk_norm": True, "attention_bias": True}),
+    "dots1": (
+        "Dots1ForCausalLM",
+        GLM | {"n_shared_experts": 1, "first_k_dense_replace": 1, "sliding_window": 4, "max_window_layers": 2},
+    ),
+}
+
+BIASES = "final_logits_bias", "e_score_correction_bias"
+"""Buffers that models start with zeros in."""
+
+
 class BloomGelu(torch.nn.Module):
     """BLOOM's activation with autograd's derivative, from which its own is 1e-12 away: there a constant is rounded."""
 
@@ -263,7 +316,9 @@ def make_case(name: str, folder: Path, changes: Mapping[str, Any] | None = None)
     if name == "t5, untied":
         model.lm_head.weight = torch.nn.Parameter(torch.from_numpy(noise(V, D, seed=8)))
     with torch.no_grad():
-        for biases in (it for key, it in model.named_buffers() if key == "final_logits_bias"):
+        for biases in (
+            it for key, it in model.named_buffers() if key.endswith(("final_logits_bias", "e_score_correction_bias"))
+        ):
             biases.copy_(torch.from_numpy(noise(*biases.shape, seed=7)))
     model.save_pretrained(folder)
     with warnings.catch_warnings():

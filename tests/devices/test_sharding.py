@@ -62,7 +62,7 @@ def test_training_on_a_mesh_is_training_on_one_device(eight):
 
 @pytest.mark.slow
 def test_an_encoder_decoder_step_is_equal_in_every_activation_gradient_and_update(more):
-    for name in ("pairs", "experts"):
+    for name in ("pairs", "experts", "latents"):
         assert more[name].endswith("EQUAL: activations, loss, gradients, updates (tier A)"), more[name]
 
 
@@ -348,7 +348,8 @@ ENCODER = EncoderConfig(
 )
 LABELLED = EncoderConfig(**SIZES, head="token_classification", labels=("a", "b"))
 EXPERTS = GPTConfig(**SIZES, gated=True, n_experts=4, router_bias=True, shared_d_ff=6, shared_gate=True)
-LEAVES = [*PRESETS.values(), EVERY_PART, ENCODER, LABELLED, EXPERTS]
+LATENTS = GPTConfig(**SIZES, kv_latent=5, query_latent=3, rotary="half", rotary_dim=2, head_dim=4)
+LEAVES = [*PRESETS.values(), EVERY_PART, ENCODER, LABELLED, EXPERTS, LATENTS]
 
 
 @pytest.mark.parametrize("config", LEAVES, ids=lambda config: type(config).__name__)

@@ -10,7 +10,7 @@ import pytest
 from jaxformer.cli.exercise import main
 from jaxformer.exercises import judge
 from jaxformer.exercises.catalogue import EXERCISES, LEVELS
-from jaxformer.exercises.folder import begin, keep_report, kept_report
+from jaxformer.exercises.folder import Progress, begin, keep_report, kept_report, record
 from jaxformer.exercises.hints import LEVELS as HINTS
 from jaxformer.exercises.hints import cause_of, hint
 

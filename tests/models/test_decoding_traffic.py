@@ -1,6 +1,7 @@
 """What a token moves in memory: weights and cache are read where they lie, and a cache grows while it is filled."""
 
 import re
+from dataclasses import replace
 from importlib import import_module
 
 import jax
@@ -24,18 +25,21 @@ def model():
     return jax.tree.map(lambda leaf: 3 * leaf, jf.GPT(CONFIG, rngs=quick_key(1)))
 
 
-def loops_over_tokens(batch: int) -> list[tuple[str, int]]:
+LATENTS = replace(CONFIG, positions="none", kv_latent=13, head_dim=10, rotary="half", rotary_dim=4)
+
+
+def loops_over_tokens(config: jf.GPTConfig, batch: int) -> list[tuple[str, int]]:
     """The compiled loops in which tokens are written by a cache, and for how many it has room."""
     text, scalar = jax.ShapeDtypeStruct((batch, PROMPT), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
     padding = jax.ShapeDtypeStruct((batch,), jnp.int32)
     choice, ngram = make_choice(None, None, None, None, vocab_size=11, n_tokens=SIZE, size=SIZE)
-    traced = _generate.trace(jf.abstract(CONFIG), text, scalar, padding, scalar, choice, SIZE, ngram, False)
+    traced = _generate.trace(jf.abstract(config), text, scalar, padding, scalar, choice, SIZE, ngram, False)
     program = traced.lower(lowering_platforms=("cpu",)).compile().as_text()
-    found = []
+    found, (heads, width) = [], config.cached_heads
     for name in set(re.findall(r"body=%?([\w.\-]+)", program)):
         body = whole_loop(program, name)
-        rooms = re.findall(rf"= f32\[{batch * CONFIG.kv_heads},(\d+),{CONFIG.head_width}\]", body)
-        if f"f32[{batch},{CONFIG.vocab_size}]" in body and rooms:
+        rooms = re.findall(rf"= f32\[{batch * heads},(\d+),{width}\]", body)
+        if f"f32[{batch},{config.vocab_size}]" in body and rooms:
             found.append((body, int(rooms[0])))
     return found
 
@@ -54,19 +58,27 @@ def made(body: str, *shape: int) -> list[str]:
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="reads the CPU's program")
-@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), BATCH])
-def test_a_token_copies_neither_weights_nor_cache(batch, monkeypatch):
+@pytest.mark.parametrize(
+    ("config", "batch"),
+    [
+        (CONFIG, BATCH),
+        pytest.param(CONFIG, 1, marks=pytest.mark.slow),
+        pytest.param(LATENTS, BATCH, marks=pytest.mark.slow),
+    ],
+    ids=["heads", "heads, one text", "latents"],
+)
+def test_a_token_copies_neither_weights_nor_cache(config, batch, monkeypatch):
     _generate.clear_cache()
-    rooms = capacities(jf.abstract(CONFIG), batch, PROMPT, PROMPT + SIZE)
-    loops = loops_over_tokens(batch)
+    rooms = capacities(jf.abstract(config), batch, PROMPT, PROMPT + SIZE)
+    loops, (heads, width) = loops_over_tokens(config, batch), config.cached_heads
     assert sorted(room for _, room in loops) == rooms
     for body, room in loops:
-        assert made(body, batch * CONFIG.kv_heads, room, CONFIG.head_width) == []
-        assert made(body, CONFIG.d_model, CONFIG.d_ff) == []
+        assert made(body, batch * heads, room, width) == []
+        assert made(body, config.d_model, config.d_ff) == []
 
     monkeypatch.setattr(MODULE, "take_layers_apart", lambda model: model)
     _generate.clear_cache()
-    assert any(made(body, CONFIG.d_model, CONFIG.d_ff) for body, _ in loops_over_tokens(batch)), "slices are not seen"
+    assert any(made(body, config.d_model, config.d_ff) for body, _ in loops_over_tokens(config, batch)), "slices are not seen"
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ from jaxformer.errors import ConfigError
 from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_room, check_tokens
 from torch_ref.models.init import initialise
 from torch_ref.nn.cache import KVCache
+from torch_ref.nn.dense_first import make_stack
 from torch_ref.nn.embeddings import Head, InputEmbedding
 from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.nn.norms import make_norm
-from torch_ref.nn.stack import Stack
 
 
 class GPT(nn.Module):
@@ -21,7 +21,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = check_config(config, GPTConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
-        self.stack = Stack(config, causal=True)
+        self.stack = make_stack(config, causal=True)
         self.norm = make_norm(config.final_norm, config)
         self.head = Head(config)
         initialise(self, config, generator)

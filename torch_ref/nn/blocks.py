@@ -12,6 +12,7 @@ from jaxformer.validation.inputs import check_attended
 from torch_ref.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
 from torch_ref.nn.cache import LayerCache
 from torch_ref.nn.experts import MixtureOfExperts, make_feed_forward
+from torch_ref.nn.latent_attention import make_attention
 from torch_ref.nn.norms import make_norm
 
 
@@ -52,7 +53,7 @@ class Block(nn.Module):
         )
         self.dropout = nn.Dropout(config.residual_dropout)
         self.attention_norm = make_norm(norm, config)
-        self.attention = MultiHeadAttention(config, causal=causal)
+        self.attention = make_attention(config, causal=causal)
         self.attention_output_norm = make_norm(config.norm, config) if behind else None
         self.cross_attention_norm = make_norm(norm if cross else "none", config)
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None

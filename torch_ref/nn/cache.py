@@ -31,13 +31,22 @@ class KeysValues:
     keys: Any
     """Keys, `B*K S H`; for a stack, a tuple with a tensor per layer."""
     values: Any
-    """Values, in the same layout as the keys."""
+    """Values, in the same layout as the keys; None if the keys are values too (latent attention)."""
     heads: int
     """Number of key/value heads, K."""
 
     def unfolded(self) -> tuple[Tensor, Tensor]:
         """Return a layer's keys and values, `B S K H`."""
-        return unfold_heads(self.keys, self.heads), unfold_heads(self.values, self.heads)
+        keys = unfold_heads(self.keys, self.heads)
+        return keys, keys if self.values is None else unfold_heads(self.values, self.heads)
+
+    def part(self, layers: slice) -> "KeysValues":
+        """Select some of a stack's layers."""
+        return replace(self, keys=self.keys[layers], values=None if self.values is None else self.values[layers])
+
+    def join(self, last: "KeysValues") -> "KeysValues":
+        """Return these layers and those after them."""
+        return replace(self, keys=self.keys + last.keys, values=None if self.values is None else self.values + last.values)
 
     def take(self, rows: Tensor) -> "KeysValues":
         """Select the sequences of these rows, in this order; a row may be taken more than once."""
@@ -45,7 +54,8 @@ class KeysValues:
         def pick(store: Tensor) -> Tensor:
             return store.unflatten(0, (-1, self.heads))[rows].flatten(0, 1)
 
-        return replace(self, keys=tuple(map(pick, self.keys)), values=tuple(map(pick, self.values)))
+        values = None if self.values is None else tuple(map(pick, self.values))
+        return replace(self, keys=tuple(map(pick, self.keys)), values=values)
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,7 @@ class LayerCache:
         """Number of tokens that fit, S."""
         return self.held.keys.shape[-2]
 
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, "LayerCache"]:
+    def append(self, keys: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor, "LayerCache"]:
         """Write `B T K H` after the cached tokens; return all keys and values, `B S K H`, and the cache.
 
         The tensors are written in place, so that a cache can be continued only once. Beyond the capacity torch raises
@@ -71,7 +81,8 @@ class LayerCache:
         check_cache_type(held.keys.dtype, keys.dtype)
         places = slice(self.length, self.length + keys.shape[1])
         held.keys[:, places] = fold_heads(keys)
-        held.values[:, places] = fold_heads(values)
+        if values is not None:
+            held.values[:, places] = fold_heads(values)
         return *held.unfolded(), self
 
 
@@ -99,6 +110,15 @@ class KVCache:
         """Return the cache with `layers`, to each of which n tokens have been appended."""
         return replace(self, layers=layers, length=self.length + n_tokens)
 
+    def split(self, n_layers: int) -> tuple["KVCache", "KVCache"]:
+        """Return the caches of the first layers and of the others."""
+        first, last = (self.layers.part(it) for it in (slice(n_layers), slice(n_layers, None)))
+        return replace(self, layers=first), replace(self, layers=last)
+
+    def join(self, last: "KVCache") -> "KVCache":
+        """Return the cache of these layers and of those after them, the inverse of `split`."""
+        return replace(self, layers=self.layers.join(last.layers))
+
     def take(self, rows: Tensor) -> "KVCache":
         """Select the sequences of these rows, in this order; a row may be taken more than once."""
         return replace(self, layers=self.layers.take(rows))
@@ -114,6 +134,7 @@ def empty_cache(model: nn.Module | BlockConfig, batch: int, capacity: int, dtype
     check_cache_size(batch, capacity)
     if dtype is None:
         dtype = torch.float32 if isinstance(model, BlockConfig) else next(model.parameters()).dtype
-    shape = (batch * blocks.kv_heads, capacity, blocks.head_width)
+    heads, width = blocks.cached_heads
+    shape = (batch * heads, capacity, width)
     keys, values = (tuple(torch.zeros(shape, dtype=dtype) for _ in range(blocks.n_layers)) for _ in range(2))
-    return KVCache(KeysValues(keys, values, blocks.kv_heads), 0)
+    return KVCache(KeysValues(keys, values if blocks.kv_latent is None else None, heads), 0)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from jaxformer.config.blocks import BlockConfig
-from jaxformer.config.experts import Router
+from jaxformer.config.experts import GroupScore, Router
 from torch_ref.nn.feedforward import FeedForward, combine_gate
 
 
@@ -22,6 +22,11 @@ class Routing(NamedTuple):
     """Number k of experts for each token."""
     normalised: bool
     scale: float
+    groups: int = 1
+    """Number of groups of experts."""
+    taken: int = 1
+    """Number of groups that the experts of a token are from."""
+    group_score: GroupScore = "best"
 
 
 class Choice(NamedTuple):
@@ -33,18 +38,33 @@ class Choice(NamedTuple):
     """Their weights: `B T k`."""
 
 
-def route(logits: Tensor, routing: Routing) -> Choice:
-    """Choose the k experts with the largest scores, and weigh them; in float32 or wider."""
+def route(logits: Tensor, routing: Routing, correction: Tensor | None = None) -> Choice:
+    """Choose the k experts with the largest scores, and weigh them; in float32 or wider. A correction is added to the scores
+    by which experts are chosen, not to those that weigh them."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     scores = SCORES[routing.kind](logits)
-    weights, experts = scores.topk(routing.chosen)
+    ranked = scores if correction is None else scores + correction.to(scores.dtype)
+    experts = within_groups(ranked, routing).topk(routing.chosen)[1]
+    weights = scores.gather(-1, experts)
     if routing.kind == "top_k_softmax":
         weights = weights.softmax(-1)
     if routing.normalised:
-        weights = weights / weights.sum(-1, keepdim=True)
+        weights = weights / (weights.sum(-1, keepdim=True) + LEAST_SUM)
     return Choice(experts, weights * routing.scale)
 
 
+def within_groups(scores: Tensor, routing: Routing) -> Tensor:
+    """Set the scores of experts outside of the best groups to -inf."""
+    if routing.groups == 1:
+        return scores
+    grouped = scores.unflatten(-1, (routing.groups, -1))
+    best = grouped.topk(1 if routing.group_score == "best" else 2)[0].sum(-1)
+    taken = torch.zeros_like(best, dtype=torch.bool).scatter(-1, best.topk(routing.taken)[1], True)
+    return grouped.masked_fill(~taken[..., None], -torch.inf).flatten(-2)
+
+
+LEAST_SUM = 1e-20
+"""Number added to a sum of weights that they are divided by: every sigmoid may be rounded to 0."""
 SCORES = {
     "softmax": lambda logits: logits.softmax(-1),
     "top_k_softmax": lambda logits: logits,
@@ -93,13 +113,23 @@ class Experts(nn.Module):
         return output.view_as(x)
 
 
+class Correction(nn.Module):
+    """Number for each expert that is added to its score where experts are chosen; no gradient reaches it."""
+
+    def __init__(self, experts: int):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(experts))
+
+
 class MixtureOfExperts(nn.Module):
     """Router and experts, and a shared expert that sees every token, behind a sigmoid gate or without one."""
 
     def __init__(self, config: BlockConfig):
         super().__init__()
-        self.routing = Routing(config.router, config.experts_per_token, config.router_normalised, config.router_scale)
+        groups = config.expert_groups, config.groups_per_token, config.group_score
+        self.routing = Routing(config.router, config.experts_per_token, config.router_normalised, config.router_scale, *groups)
         self.router = nn.Linear(config.d_model, config.n_experts, config.router_bias)
+        self.correction = Correction(config.n_experts) if config.router_correction else None
         self.experts = Experts(config)
         self.shared = FeedForward(config, config.shared_d_ff) if config.shared_d_ff else None
         self.shared_gate = nn.Linear(config.d_model, 1, bias=False) if config.shared_gate else None
@@ -110,7 +140,7 @@ class MixtureOfExperts(nn.Module):
     def routed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the output and the router's logits."""
         logits = self.router(x)
-        y = self.experts(x, route(logits, self.routing))
+        y = self.experts(x, route(logits, self.routing, None if self.correction is None else self.correction.bias))
         if self.shared is None:
             return y, logits
         shared = self.shared(x)

@@ -22,7 +22,7 @@ class Stack(nn.Module):
 
     def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
         super().__init__()
-        self.held = config.kv_heads, config.head_width
+        self.held = config.cached_heads
         self.kinds = config.windowed_layers, config.rotated_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
         self.n_layers, self.shared = config.n_layers, config.shared_layers
@@ -146,4 +146,5 @@ class Stack(nn.Module):
 
 
 def _of_layer(all_layers: KeysValues, i: int) -> KeysValues:
-    return KeysValues(all_layers.keys[i], all_layers.values[i], all_layers.heads)
+    values = None if all_layers.values is None else all_layers.values[i]
+    return KeysValues(all_layers.keys[i], values, all_layers.heads)

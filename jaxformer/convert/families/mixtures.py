@@ -44,7 +44,7 @@ def _family(name: str, experts: tuple[Rule, ...], names: dict[str, str] = _NAMES
     return replace(LLAMA, name=name, rules=(*PROJECTIONS, *experts, *modules))
 
 
-def _expert_rules(below: str, names: tuple[str, str, str]) -> tuple[Rule, ...]:
+def expert_rules(below: str, names: tuple[str, str, str]) -> tuple[Rule, ...]:
     """Return rules for a tensor per expert, by torch's names of gate, up and down."""
     return tuple(
         Rule(f"feed_forward.experts.{own}.kernel", f"{below}.{{part}}.{name}.weight", EACH, join=Join("E", stacked=True))
@@ -54,11 +54,11 @@ def _expert_rules(below: str, names: tuple[str, str, str]) -> tuple[Rule, ...]:
 
 MIXTRAL = _family(
     "mixtral",
-    _expert_rules("block_sparse_moe.experts", ("w1", "w3", "w2")),
+    expert_rules("block_sparse_moe.experts", ("w1", "w3", "w2")),
     _NAMES | {"feed_forward.router": "block_sparse_moe.gate"},
 )
 """Family for Llama's configuration with `n_experts`, `experts_per_token` and `router_normalised=True`."""
-QWEN2_MOE = _family("qwen2_moe", _expert_rules("mlp.experts", ("gate_proj", "up_proj", "down_proj")))
+QWEN2_MOE = _family("qwen2_moe", expert_rules("mlp.experts", ("gate_proj", "up_proj", "down_proj")))
 """Family for Qwen 2's configuration with `n_experts`, `experts_per_token`, `shared_d_ff` and `shared_gate=True`."""
 QWEN3_MOE = replace(QWEN2_MOE, name="qwen3_moe")
 """Family for Qwen 3's configuration with `n_experts` and `experts_per_token`."""

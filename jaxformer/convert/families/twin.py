@@ -2,12 +2,12 @@
 
 from jaxformer.convert.family import Family, Rule
 
+TOWERS = ("encoder.", "encoder.stack.", "decoder.", "vision.stack.", "text.stack.")
+STACKS = ("", "stack.", "stack.dense.", "stack.sparse.", *TOWERS)
+
 TWIN = Family(
     name="twin",
-    stacks={
-        f"{stack}blocks.": f"{stack}blocks.{{layer}}."
-        for stack in ("", "stack.", "encoder.", "decoder.", "encoder.stack.", "vision.stack.", "text.stack.")
-    },
+    stacks={f"{stack}blocks.": f"{stack}blocks.{{layer}}." for stack in STACKS},
     rules=(
         *(Rule(f"experts.{each}.kernel", f"experts.{each}.weight", "e o i -> e i o") for each in ("gate", "up", "down")),
         *(Rule(f"stem.{each}.kernel", f"stem.{each}.weight", "o i w -> w i o") for each in ("conv1", "conv2")),

@@ -82,6 +82,9 @@ def sizes(given: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
     numbers = {name: value for name, value in given.items() if type(value) is int and value > 0}
     width, heads = (numbers.get(name, 0) for name in ("d_model", "n_heads"))
     head = numbers.get("head_dim") or (width // heads if heads else 0)
+    if "latent_units" in numbers:
+        head = numbers["latent_units"] + numbers.get("rotary_dim", 0)
+    inner = "dense_d_ff" if "dense_d_ff" in numbers else "d_ff"
     wanted = {
         "embed.token.table": ("vocab_size", (numbers.get("vocab_size", 0), numbers.get("embedding_width", width))),
         "stack.blocks.feed_forward.router.kernel": ("n_experts", (numbers.get("n_experts", 0), width)),
@@ -91,7 +94,7 @@ def sizes(given: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
         wanted |= {
             f"{blocks}.attention.query.kernel": ("n_heads", (heads * head, width)),
             f"{blocks}.attention.key.kernel": ("n_kv_heads", (numbers.get("n_kv_heads", heads) * head, width)),
-            f"{blocks}.feed_forward.up.kernel": ("d_ff", (numbers.get("d_ff", 0), width)),
+            f"{blocks}.feed_forward.up.kernel": (inner, (numbers.get(inner, 0), width)),
             f"{stack}.relative_bias.table": ("relative_buckets", (numbers.get("relative_buckets", 0), heads)),
         }
     return {jax: (name, shape) for jax, (name, shape) in wanted.items() if all(shape)}
@@ -112,13 +115,14 @@ def first_tensor(folder: Folder, kind: ModelType, family: Family, jax: str) -> t
 def check_layers(folder: Folder, kind: ModelType, family: Family, config: BlockConfig) -> Iterator[Finding]:
     """Yield numbers of layers that are not the files'."""
     key = names_of_keys(kind).get("n_layers", "n_layers")
-    stacks = {jax: torch for jax, torch in family.stacks.items() if "{layer}" in torch}
+    stacks = {torch: jax for jax, torch in family.stacks.items() if "{layer}" in torch}
+    counted = [name for name in folder.tensors if family.why_ignored(name) is None]
     two = isinstance(config, EncoderDecoderConfig)
-    for jax, torch in stacks.items():
+    for torch, jax in stacks.items():
         wanted = config.decoder.n_layers if two and jax.startswith("decoder") else config.n_layers
         wanted = 1 if config.shared_layers else wanted
         pattern = re.compile(re.escape(torch.removeprefix(kind.prefix)).replace(r"\{layer\}", r"(\d+)"))
-        found = len({match[1] for name in folder.tensors if (match := pattern.search(name))})
+        found = len({match[1] for name in counted if (match := pattern.search(name))})
         if found and found != wanted:
             makes = "draws layers at random" if found < wanted else "leaves layers of the files out"
             value = f"{wanted} layers of {torch.partition('.{')[0]}, and the files have {found}"

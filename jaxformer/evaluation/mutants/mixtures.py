@@ -64,7 +64,7 @@ ROUTERS = [
         config(router_normalised=False),
         "mixture",
         "feed_forward",
-        "operations.operand_alone ordinal=first 'at=`weights / weights.sum*'",
+        "operations.operand_alone ordinal=first 'at=`weights / (weights.sum*'",
     ),
     Mutant(
         "router's scale missing",

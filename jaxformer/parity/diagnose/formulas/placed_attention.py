@@ -167,9 +167,14 @@ def angles_of(n: int, base: float, kind: str, factor: float, context: float) -> 
 
 
 def alive(masks: Any, scores: np.ndarray) -> np.ndarray:
-    """Return the mask before a sliding window: the module's mask, or the finite entries of its scores."""
+    """Return the mask before a sliding window: the module's mask, without the later keys if no score of them is finite, or the
+    finite entries of its scores.
+    """
     given = [cut for mask in masks if mask.ndim == 4 and fits((cut := of_keys(mask, scores.shape)).shape, scores.shape)]
-    return given[-1] if given else np.isfinite(scores)
+    seen, past = np.isfinite(scores), np.tri(*scores.shape[-2:], dtype=bool)
+    if not given:
+        return seen
+    return given[-1] if seen[..., ~past].any() else given[-1] & past
 
 
 def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
