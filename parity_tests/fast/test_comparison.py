@@ -86,7 +86,7 @@ PLANTED = {
         "torch activation gelu; jax activation gelu by tanh",
     ),
     "scores of another scale": (
-        patched(attention, "attention_weights", lambda f: lambda q, k, *rest: f(q / q.shape[2] ** 0.5, k, *rest)),
+        patched(attention, "attention_weights", lambda f: lambda q, *rest, **how: f(q / q.shape[2] ** 0.5, *rest, **how)),
         [f"{block}.attention" for block in BLOCKS],
         "torch scales by 1/sqrt(head width); jax scales by 1/sqrt(d_model)",
     ),
@@ -96,7 +96,7 @@ PLANTED = {
         "torch splits as (heads, width); jax splits as (width, heads), and merges (heads, width)",
     ),
     "no mask": (
-        patched(attention, "attention_weights", lambda f: lambda q, k, *rest: f(q, k)),
+        patched(attention, "attention_weights", lambda f: lambda q, k, *rest, **how: f(q, k)),
         [f"{block}.attention" for block in BLOCKS],
         "torch applies the mask as given; jax applies no mask",
     ),
@@ -143,7 +143,7 @@ def test_the_diverging_module_and_the_cause(sides, monkeypatch, bug):
 
 def test_a_bug_in_one_head_shows_in_that_head(sides, monkeypatch):
     def third_head(f):
-        return lambda q, k, *rest: f(q.at[:, :, 2].multiply(1.5), k, *rest)
+        return lambda q, *rest, **how: f(q.at[:, :, 2].multiply(1.5), *rest, **how)
 
     patched(attention, "attention_weights", third_head)(monkeypatch)
     heads = {module.jax: module.heads for module in report_of(sides, search_seconds=0).diverging}

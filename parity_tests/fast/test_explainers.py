@@ -1,5 +1,7 @@
 """Causes: what each explainer finds, that the first of the list is heard, and that none of them ends a comparison."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -123,7 +125,7 @@ def test_ids_that_are_shifted():
 def test_what_gives_the_same_integers_is_no_fact(kind, said, monkeypatch):
     monkeypatch.setattr("jaxformer.parity.diagnose.search.Search.diagnosis", lambda _: sentence("torch a; jax b"))
     array = np.arange(4, dtype=kind)
-    assert str(explainers.explain_replay(Difference(array, array + 1, replays=lambda: iter([None])))) == said
+    assert str(explainers.explain_replay(Difference(array, array + 1, replays=lambda: iter([SimpleNamespace()])))) == said
 
 
 ROUNDED = {

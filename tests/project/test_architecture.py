@@ -18,7 +18,7 @@ import jaxformer.parity
 ROOT = Path(jaxformer.__file__).parents[1]
 ABOVE_ALL = ("pytest_plugin", "__main__")
 """Top-level files that are no ground: they stand on everything else."""
-MODELS_OF_TORCH = {"torch_gpt.py", "train_torch.py", "generate_torch.py", "twin_run.py"}
+MODELS_OF_TORCH = {"torch_gpt.py", "train_torch.py", "train_cuda.py", "generate_torch.py", "twin_run.py"}
 """Files of `bench` that run in processes of torch's alone."""
 TORCH_SIDES = "originals"
 """Folder of the exercises' torch sides: sources that are read, and run where torch is."""

@@ -228,7 +228,7 @@ DECODERS = [
         config(rotary_pattern=None),
         "cohere",
         r"blocks\.1\.attention",
-        "rotary_heads.added base=10000.0 layout=neighbours",
+        "rotary_heads.added base=10000 layout=neighbours",
     ),
     Mutant("queries, keys and values not clamped", config(clip_qkv=None), "cohere", "attention"),
     Mutant("factor of sub-layers missing", config(residual_multiplier=1.0), "cohere"),
