@@ -21,6 +21,7 @@ from jaxformer.parity.reduce.choose import reduced
 from jaxformer.parity.reduce.files import Reduction
 from jaxformer.parity.report.data import Module, Reduced, Stage
 from jaxformer.parity.runs.load_weights import Candidate, filled, has_shapes_alone, with_idle
+from jaxformer.parity.runs.own_gradients import OwnGradients
 from jaxformer.parity.runs.session import SECONDS, Session
 from jaxformer.parity.runs.trace import Traced, trace
 from jaxformer.parity.runs.training_mode import JaxInTraining, with_training
@@ -105,10 +106,12 @@ class Comparison:
     def matched(self) -> Identified:
         """JAX model with every tensor identified."""
         rules, shapes = self.rules or NO_RULES, has_shapes_alone(self.like)
-        found, call = (identify_shapes if shapes else identify)(self.state, self.like, rules), self.call
-        if self.in_training:
-            call = JaxInTraining(call)
-        if not shapes:
+        call = JaxInTraining(self.call) if self.in_training else self.call
+        if shapes:
+            found = identify_shapes(self.state, self.like, rules)
+        else:
+            asks = None if self.in_training else OwnGradients(self.like, call, lambda: self.reference)
+            found = identify(self.state, self.like, rules, asks)
             found = resolve(found, rules, self.state.weights, lambda: self.reference, call)
         return with_idle(found, lambda: self.reference, call)
 

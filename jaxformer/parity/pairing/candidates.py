@@ -6,6 +6,7 @@ stack layers; a tensor may be a part of one that packs several. Pairs of bitwise
     a rule             the pair is given at the start
     alone              only one tensor of each side has these values
     beside             the JAX tensor lies in the module where torch's neighbours are, as far as these are known
+    gradient           of vectors that hold one number, as fresh norms and biases, the only two with one gradient
     named              each name is the nearest to the other
     order of axes      one of these, where several orders of axes give the same values: names tell it
     shape and name     the values differ: see `placement`
@@ -16,7 +17,7 @@ stack layers; a tensor may be a part of one that packs several. Pairs of bitwise
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from jaxformer.parity.pairing.names import ModuleMap, nearest_pairs
 from jaxformer.parity.pairing.rules import parts_of, torch_names
 from jaxformer.parity.trace.call_sites import ancestors, below, last, parent
 
+NEAR = 1e-9
+"""Relative difference of two gradients in float64 up to which they are one tensor's."""
 PACKED = (3, 2)
 """Numbers of equal parts that a torch tensor may pack: queries, keys and values, or keys and values."""
 
@@ -54,6 +57,22 @@ Piece = TypeVar("Piece", JaxPiece, TorchPiece)
 Pair = tuple[JaxPiece, TorchPiece]
 Kind = tuple[str, str, int]
 Group = tuple[Fingerprint, list[JaxPiece], list[TorchPiece]]
+
+
+class Gradients(Protocol):
+    """Gradients of both sides' weights, by name."""
+
+    @property
+    def torch(self) -> Mapping[str, np.ndarray]: ...
+    @property
+    def jax(self) -> Mapping[str, np.ndarray]: ...
+
+
+def _same(theirs: np.ndarray | None, ours: np.ndarray) -> bool:
+    """True if two gradients are equal up to rounding, and tell anything."""
+    if theirs is None or theirs.shape != ours.shape or not theirs.any():
+        return False
+    return bool(np.linalg.norm(ours - theirs) <= NEAR * np.linalg.norm(theirs))
 
 
 def laid_out(theirs: np.ndarray, layout: Layout) -> np.ndarray | None:
@@ -86,10 +105,11 @@ class Assignment:
     fingerprints: dict[JaxPiece | TorchPiece, Fingerprint] = field(default_factory=dict)
     joins: dict[str, tuple[str, Join]] = field(default_factory=dict)
     """Join of each tensor that several torch tensors make up: its name -> the torch name in its rule, and the join."""
+    gradients: Gradients | None = None
 
     def resolve(self) -> None:
         """Accept candidates of equal values, the surest rank first, until none is left."""
-        ranks = (self._alone, self._beside, self._named)
+        ranks = (self._alone, self._beside, self._of_one_gradient, self._named)
         while any(sum(self.accept(*pair, by_name=named) for pair in rank()) for named in (False, True) for rank in ranks):
             pass
 
@@ -111,6 +131,18 @@ class Assignment:
             near = {one: [it for it in theirs if (parent(it.name), it.part[:2]) in beside[parent(one.label)]] for one in ours}
             claims = Counter(found[0] for found in near.values() if len(found) == 1)
             yield from ((mine, found[0]) for mine, found in near.items() if len(found) == 1 == claims[found[0]])
+
+    def _of_one_gradient(self) -> Iterator[Pair]:
+        """Yield pairs among several vectors of one constant number: those whose gradients are equal, and no other's."""
+        for known, ours, theirs in list(self._groups(self.open(), self.tensors())):
+            if not (known.constant and self.gradients and len(ours) > 1 and all(self.array(it).ndim == 1 for it in theirs)):
+                continue
+            sent = {it: self.gradients.torch.get(it.name) for it in theirs}
+            for mine in ours:
+                back = self.gradients.jax.get(mine.name)
+                if back is not None:
+                    alike = [it for it, array in sent.items() if _same(array, back if mine.layer is None else back[mine.layer])]
+                    yield from ((mine, it) for it in alike if len(alike) == 1)
 
     def _named(self) -> Iterator[Pair]:
         """Yield pairs of one name, then those with the nearest names; constant tensors only if both sides have equally many

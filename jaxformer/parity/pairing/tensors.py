@@ -16,7 +16,7 @@ from jaxformer.convert.layouts import find_layout, same_numbers
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import ConversionError, listed
 from jaxformer.parity.pairing.buffers import Constants, typed_constants
-from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece, on_host
+from jaxformer.parity.pairing.candidates import Assignment, Gradients, JaxPiece, TorchPiece, on_host
 from jaxformer.parity.pairing.joined import match_joined, match_parted, match_summed
 from jaxformer.parity.pairing.names import same_word
 from jaxformer.parity.pairing.placement import (
@@ -57,15 +57,18 @@ class Identified:
     """Parameters that only one side has."""
 
 
-def identify(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
-    """Identify every tensor of a JAX model. Raises ConversionError if a tensor's partner is uncertain."""
+def identify(state: TorchState, jax_model: PyTree, rules: Family, gradients: Gradients | None = None) -> Identified:
+    """Identify every tensor of a JAX model. Raises ConversionError if a tensor's partner is uncertain.
+
+    `gradients` are asked for only if values and places leave tensors of one constant number open.
+    """
     leaves, typed, rules = on_host(named_weights(jax_model)), typed_constants(jax_model), rules.sized(jax_model)
     ruled = by_rules(state, leaves, rules)
     reached = {it for names in ruled.values() for it in names}
     ruled = {name: names for name, names in ruled.items() if all(state.tied.get(it, it) in reached for it in names)}
     constants = ruled_buffers(state, leaves, rules, ruled)
     constants.pair_by_path({name: leaves[name] for name in typed & leaves.keys() - ruled.keys()}, state.buffers, jax_model)
-    known = Assignment({**state.weights}, _without(leaves, constants.names))
+    known = Assignment({**state.weights}, _without(leaves, constants.names), gradients=gradients)
     _add_rules(known, state, rules, _without(ruled, constants.names))
     _assign(known, state, typed, set(ruled))
     found = constants.without_buffers(_without(known.rules(), ruled), state.buffers)
