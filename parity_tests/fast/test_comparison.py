@@ -98,7 +98,7 @@ PLANTED = {
     "no mask": (
         patched(attention, "attention_weights", lambda f: lambda q, k, *rest, **how: f(q, k)),
         [f"{block}.attention" for block in BLOCKS],
-        "torch applies the mask as given; jax applies no mask",
+        "torch applies the mask as given and a causal one; jax applies no mask",
     ),
     "half of what a sub-layer adds": (
         patched(
