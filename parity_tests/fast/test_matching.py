@@ -20,8 +20,9 @@ from jaxformer.errors import ConversionError
 from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.compare import compare
-from jaxformer.parity.pairing.candidates import Assignment, on_host
+from jaxformer.parity.pairing.candidates import Assignment
 from jaxformer.parity.pairing.modules import parameter_pairs
+from jaxformer.parity.pairing.pieces import on_host
 from jaxformer.parity.pairing.rules import as_family, torch_names
 from jaxformer.parity.pairing.tensors import identify
 from jaxformer.parity.probe import excite, probe

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from functools import cache, cached_property, wraps
 from typing import Any, Literal
 
 import jax
@@ -21,7 +21,7 @@ from jaxformer.parity.reduce.choose import reduced
 from jaxformer.parity.reduce.files import Reduction
 from jaxformer.parity.report.data import Module, Reduced, Stage
 from jaxformer.parity.runs.load_weights import Candidate, filled, has_shapes_alone, with_idle
-from jaxformer.parity.runs.own_gradients import OwnGradients
+from jaxformer.parity.runs.own_gradients import own_gradients
 from jaxformer.parity.runs.session import SECONDS, Session
 from jaxformer.parity.runs.trace import Traced, trace
 from jaxformer.parity.runs.training_mode import JaxInTraining, with_training
@@ -110,7 +110,7 @@ class Comparison:
         if shapes:
             found = identify_shapes(self.state, self.like, rules)
         else:
-            asks = None if self.in_training else OwnGradients(self.like, call, lambda: self.reference)
+            asks = None if self.in_training else cache(lambda: own_gradients(self.like, call, self.reference))
             found = identify(self.state, self.like, rules, asks)
             found = resolve(found, rules, self.state.weights, lambda: self.reference, call)
         return with_idle(found, lambda: self.reference, call)

@@ -15,82 +15,29 @@ stack layers; a tensor may be a part of one that packs several. Pairs of bitwise
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from jaxformer.convert.host import same_bits
 from jaxformer.convert.layouts import Fingerprint, find_layout, fingerprint, of_shape
 from jaxformer.convert.rules import WHOLE, Join, Layout, Part, Rule
+from jaxformer.parity.pairing.gradients import Gradients, of_one_gradient
 from jaxformer.parity.pairing.names import ModuleMap, nearest_pairs
+from jaxformer.parity.pairing.pieces import JaxPiece, TorchPiece, laid_out, sizes_beside
 from jaxformer.parity.pairing.rules import parts_of, torch_names
 from jaxformer.parity.trace.call_sites import ancestors, below, last, parent
 
-NEAR = 1e-9
-"""Relative difference of two gradients in float64 up to which they are one tensor's."""
 PACKED = (3, 2)
 """Numbers of equal parts that a torch tensor may pack: queries, keys and values, or keys and values."""
-
-
-class JaxPiece(NamedTuple):
-    """A JAX tensor, or one layer of a stacked tensor."""
-
-    name: str
-    layer: int | None = None
-
-    @property
-    def label(self) -> str:
-        """Name with the layer's number in front, so that each layer is a tree of modules of its own."""
-        return self.name if self.layer is None else f"{self.layer}.{self.name}"
-
-
-class TorchPiece(NamedTuple):
-    """A torch tensor, or a part of one."""
-
-    name: str
-    part: Part = WHOLE
 
 
 Piece = TypeVar("Piece", JaxPiece, TorchPiece)
 Pair = tuple[JaxPiece, TorchPiece]
 Kind = tuple[str, str, int]
 Group = tuple[Fingerprint, list[JaxPiece], list[TorchPiece]]
-
-
-class Gradients(Protocol):
-    """Gradients of both sides' weights, by name."""
-
-    @property
-    def torch(self) -> Mapping[str, np.ndarray]: ...
-    @property
-    def jax(self) -> Mapping[str, np.ndarray]: ...
-
-
-def _same(theirs: np.ndarray | None, ours: np.ndarray) -> bool:
-    """True if two gradients are equal up to rounding, and tell anything."""
-    if theirs is None or theirs.shape != ours.shape or not theirs.any():
-        return False
-    return bool(np.linalg.norm(ours - theirs) <= NEAR * np.linalg.norm(theirs))
-
-
-def laid_out(theirs: np.ndarray, layout: Layout) -> np.ndarray | None:
-    """Return torch's array as this layout has it in JAX; None if the array has no such axes."""
-    try:
-        return Rule("", "", layout).to_jax(theirs)
-    except ValueError:
-        return None
-
-
-def sizes_beside(name: str, arrays: Mapping[str, np.ndarray], layers: int = 1) -> tuple[int, ...]:
-    """Sizes of all tensors of a tensor's module, one layer of each."""
-    return tuple(sorted(array.size // layers for other, array in arrays.items() if parent(other) == parent(name)))
-
-
-def on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Convert arrays to numpy."""
-    return {name: np.asarray(array) for name, array in arrays.items()}
 
 
 @dataclass
@@ -135,14 +82,8 @@ class Assignment:
     def _of_one_gradient(self) -> Iterator[Pair]:
         """Yield pairs among several vectors of one constant number: those whose gradients are equal, and no other's."""
         for known, ours, theirs in list(self._groups(self.open(), self.tensors())):
-            if not (known.constant and self.gradients and len(ours) > 1 and all(self.array(it).ndim == 1 for it in theirs)):
-                continue
-            sent = {it: self.gradients.torch.get(it.name) for it in theirs}
-            for mine in ours:
-                back = self.gradients.jax.get(mine.name)
-                if back is not None:
-                    alike = [it for it, array in sent.items() if _same(array, back if mine.layer is None else back[mine.layer])]
-                    yield from ((mine, it) for it in alike if len(alike) == 1)
+            if self.gradients and known.constant and len(ours) > 1 and all(self.array(it).ndim == 1 for it in theirs):
+                yield from of_one_gradient(self.gradients, ours, theirs)
 
     def _named(self) -> Iterator[Pair]:
         """Yield pairs of one name, then those with the nearest names; constant tensors only if both sides have equally many

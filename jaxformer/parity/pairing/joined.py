@@ -7,7 +7,8 @@ import numpy as np
 
 from jaxformer.convert.axes import Join, Layout, Part, shares_of, sum_of
 from jaxformer.convert.layouts import find_layout, fingerprint, inside
-from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece
+from jaxformer.parity.pairing.candidates import Assignment
+from jaxformer.parity.pairing.pieces import JaxPiece, TorchPiece
 from jaxformer.parity.trace.call_sites import common_start, last, parent
 
 MOST_PARTS = 4

@@ -10,8 +10,9 @@ import numpy as np
 
 from jaxformer.convert.layouts import of_shape
 from jaxformer.convert.rules import Layout, Part
-from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, Kind, TorchPiece, laid_out
+from jaxformer.parity.pairing.candidates import Assignment, Kind
 from jaxformer.parity.pairing.names import blank, nearest_pairs, only_pair, same_word
+from jaxformer.parity.pairing.pieces import JaxPiece, TorchPiece, laid_out
 from jaxformer.parity.probe import kind_of
 from jaxformer.parity.report.summarize import say_names
 from jaxformer.parity.trace.call_sites import last, parent

@@ -16,9 +16,11 @@ from jaxformer.convert.layouts import find_layout, same_numbers
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import ConversionError, listed
 from jaxformer.parity.pairing.buffers import Constants, typed_constants
-from jaxformer.parity.pairing.candidates import Assignment, Gradients, JaxPiece, TorchPiece, on_host
+from jaxformer.parity.pairing.candidates import Assignment
+from jaxformer.parity.pairing.gradients import Gradients
 from jaxformer.parity.pairing.joined import match_joined, match_parted, match_summed
 from jaxformer.parity.pairing.names import same_word
+from jaxformer.parity.pairing.pieces import JaxPiece, TorchPiece, on_host
 from jaxformer.parity.pairing.placement import (
     OneSided,
     correct_layouts,
@@ -58,9 +60,8 @@ class Identified:
 
 
 def identify(state: TorchState, jax_model: PyTree, rules: Family, gradients: Gradients | None = None) -> Identified:
-    """Identify every tensor of a JAX model. Raises ConversionError if a tensor's partner is uncertain.
-
-    `gradients` are asked for only if values and places leave tensors of one constant number open.
+    """Identify every tensor of a JAX model; `gradients` are asked for only if values and places leave some open. Raises
+    ConversionError if a tensor's partner is uncertain.
     """
     leaves, typed, rules = on_host(named_weights(jax_model)), typed_constants(jax_model), rules.sized(jax_model)
     ruled = by_rules(state, leaves, rules)

@@ -1,8 +1,5 @@
 """Gradients of both sides' weights before they are paired: they tell tensors of like values apart, as fresh norms are."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -19,33 +16,23 @@ from jaxformer.parity.trace.torch_hooks import Arrays
 from jaxformer.pytree import named_weights
 
 
-@dataclass(frozen=True)
-class OwnGradients:
-    """Gradients of sum(output * cotangent), each side with its own weights, computed when they are asked for."""
+def own_gradients(model: PyTree, call: Call, reference: Reference) -> tuple[Arrays, Arrays]:
+    """Return the gradients of sum(output * cotangent) by name, torch's and JAX's, each side with its own weights.
 
-    model: PyTree
-    call: Call
-    record: Callable[[], Reference]
+    Both are empty if none were recorded, or if JAX's cannot be computed.
+    """
+    if not reference.gradients:
+        return {}, {}
+    try:
+        with jax_float64():
+            weights, rest = parted(ready(to_float64(model), training=False))
+            inputs = inputs_float64(reference.inputs)
 
-    @cached_property
-    def torch(self) -> Arrays:
-        """torch's, by name; empty if none were recorded."""
-        return dict(self.record().gradients)
+            def total(weights: PyTree) -> Any:
+                output = side_by_side(call(joined(weights, rest), *inputs))
+                return (output * jnp.asarray(reference.cotangent)).sum().astype(float)
 
-    @cached_property
-    def jax(self) -> Arrays:
-        """JAX's, by name; empty if they cannot be computed."""
-        reference = self.record()
-        try:
-            with jax_float64():
-                weights, rest = parted(ready(to_float64(self.model), training=False))
-                inputs = inputs_float64(reference.inputs)
-
-                def total(weights: PyTree) -> Any:
-                    output = side_by_side(self.call(joined(weights, rest), *inputs))
-                    return (output * jnp.asarray(reference.cotangent)).sum().astype(float)
-
-                found, _ = run_once(jax.grad(total), weights)
-                return {name: np.asarray(array) for name, array in named_weights(found).items()}
-        except Exception:  # the run itself will report why
-            return {}
+            found, _ = run_once(jax.grad(total), weights)
+            return dict(reference.gradients), {name: np.asarray(array) for name, array in named_weights(found).items()}
+    except Exception:  # the run itself will report why
+        return {}, {}
