@@ -167,14 +167,16 @@ def angles_of(n: int, base: float, kind: str, factor: float, context: float) -> 
 
 
 def alive(masks: Any, scores: np.ndarray) -> np.ndarray:
-    """Return the mask before a sliding window: the module's mask, without the later keys if no score of them is finite, or the
-    finite entries of its scores.
+    """Return the mask before a sliding window: the module's mask, without later keys if its scores hide them, or the finite
+    entries of its scores.
     """
     given = [cut for mask in masks if mask.ndim == 4 and fits((cut := of_keys(mask, scores.shape)).shape, scores.shape)]
-    seen, past = np.isfinite(scores), np.tri(*scores.shape[-2:], dtype=bool)
+    seen, later = np.isfinite(scores), ~np.tri(*scores.shape[-2:], dtype=bool)
     if not given:
         return seen
-    return given[-1] if seen[..., ~past].any() else given[-1] & past
+    masked = ~seen.all(-1, keepdims=True)  # a row without any key may be left unmasked
+    is_causal = (later & ~seen).any() and not (later & seen & masked).any()
+    return given[-1] & ~later if is_causal else given[-1]
 
 
 def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
