@@ -43,7 +43,7 @@ def cap_last(q: Array, k: Array, mask: Array | None, bias: None, scoring: attent
 
 def unnormed(original: Callable[..., Array]) -> Callable[..., Array]:
     """Skip the norms of queries and keys."""
-    return lambda self, norm, x: x
+    return lambda self, norm, x, **place: x
 
 
 def no_output_norm(original: Callable[..., Array]) -> Callable[..., Array]:
