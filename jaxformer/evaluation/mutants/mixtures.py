@@ -1,6 +1,7 @@
 """Mutants of mixtures of experts: the router, the experts, and the losses of routers in training."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +30,8 @@ def in_another_order() -> Injection:
 def without_the_last(original: Callable[..., experts.Choice]) -> Callable[..., experts.Choice]:
     """Give the last of the chosen experts no weight."""
 
-    def route(logits: Array, options: experts.Routing) -> experts.Choice:
-        choice = original(logits, options)
+    def route(*given: Any) -> experts.Choice:
+        choice = original(*given)
         return choice._replace(weights=choice.weights.at[..., -1].set(0))
 
     return route
