@@ -60,23 +60,6 @@ DEEPSEEK_V3 = replace(MIXTRAL, name="deepseek_v3", stacks=STACKS, rules=(*ROUTER
 `n_experts`, `shared_d_ff`, `router="sigmoid"`, `router_correction=True`, `expert_groups` and `dense_layers`."""
 DEEPSEEK_V2 = replace(DEEPSEEK_V3, name="deepseek_v2")
 """Family for DeepSeek-V3's configuration with `router="softmax"`, without a correction."""
-MEMORY = (
-    Rule("feed_forward.experts.gate.kernel", "mlp.experts.gate_up_proj", PACKED, Part(0, 2)),
-    Rule("feed_forward.experts.up.kernel", "mlp.experts.gate_up_proj", PACKED, Part(1, 2)),
-    Rule("feed_forward.experts.down.kernel", "mlp.experts.down_proj", EACH),
-)
-STACKS = {
-    "stack.blocks.": "model.layers.{layer}.",
-    "stack.dense.blocks.": "model.layers.{layer}.",
-    "stack.sparse.blocks.": "model.layers.{later}.",
-}
-"""Starts of the names of models without dense layers in front, and of both stacks of those that have them."""
-
-DEEPSEEK_V3 = replace(MIXTRAL, name="deepseek_v3", stacks=STACKS, rules=(*ROUTER, *IN_FILES, *LATENTS))
-"""Family for Llama's configuration with `kv_latent`, `head_dim`, `rotary_dim`, and as in the model `query_latent`, `value_dim`,
-`n_experts`, `shared_d_ff`, `router="sigmoid"`, `router_correction=True`, `expert_groups` and `dense_layers`."""
-DEEPSEEK_V2 = replace(DEEPSEEK_V3, name="deepseek_v2")
-"""Family for DeepSeek-V3's configuration with `router="softmax"`, without a correction."""
 GLM4_MOE_LITE = replace(DEEPSEEK_V3, name="glm4_moe_lite")
 """Family for DeepSeek-V3's configuration."""
 YOUTU = replace(DEEPSEEK_V3, name="youtu", rules=LATENTS)

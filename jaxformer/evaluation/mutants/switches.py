@@ -184,7 +184,7 @@ BIASES = [
         "relative_bias",
         "parameters.setting was=40 other=128 at=*relative_bias.farthest",
     ),
-    Mutant("slopes as if heads were a power of two", instead(positions, alibi_slopes=evenly_spread), "slopes", "stack"),
+    Mutant("slopes as if heads were a power of two", instead(positions, alibi_slopes=evenly_spread), "slopes", "relative_bias"),
 ]
 
 BLOCKS = [
