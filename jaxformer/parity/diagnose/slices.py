@@ -3,6 +3,7 @@ needs the slice."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,8 @@ def slice_of(run: Run, operations: list[Op]) -> list[Op]:
     """
     if (array := run()) is None:
         return operations
-    pushed = [each for each in operations if is_pushed(each)]
-    left = {each.place for each in pushed} - {each.place for each in among(run, pushed, array)}
+    several = [each for each in operations if is_pushed(each)]
+    left = {each.place for each in several} - {each.place for each in among(run, several, array)}
     return [each for each in operations if each.place not in left]
 
 
@@ -44,7 +45,7 @@ def suspects_of(run: Run, jax: np.ndarray | None, torchs: np.ndarray, operations
         return []
 
     def is_left(operation: Op) -> bool:
-        found = run(Rewrite({operation.place: push}))
+        found = run(pushed([operation]))
         return found is not None and found.shape == array.shape and bool((found == array)[equal].all())
 
     return [each for each in operations if is_pushed(each) and is_left(each)]
@@ -64,7 +65,7 @@ def among(run: Run, operations: list[Op], array: np.ndarray, *, surely: bool = F
 def changes(run: Run, operations: list[Op], array: np.ndarray) -> bool:
     """True if the array changes when all of these operations are pushed."""
     try:
-        found = run(Rewrite({each.place: push for each in operations}))
+        found = run(pushed(operations))
     except Exception:  # any error of the model's code
         return True
     return found is None or not np.array_equal(found, array)
@@ -82,15 +83,22 @@ def may_be_pushed(x: torch.Tensor) -> bool:
     return x.is_floating_point() or x.dtype == torch.bool or bool((x != x.flatten()[:1]).any())
 
 
-def push(function: Any, args: Any, kwargs: Any, number: int) -> torch.Tensor:
+def pushed(operations: list[Op]) -> Rewrite:
+    """Rewrite in which the outputs of these operations are pushed."""
+    return Rewrite({each.place: partial(push, each) for each in operations})
+
+
+def push(operation: Op, function: Any, args: Any, kwargs: Any, number: int) -> torch.Tensor:
     """Compute an operation, and push its output.
 
     Each float is pushed by its own amount, since a norm removes a common one, and far, since a comparison may not notice a
-    small push. Integers are permuted, so that they keep their range; booleans are inverted.
+    small push. Integers are permuted, so that they keep their range. Booleans become the opposite of those that the operation
+    gave before: of two operations that pass them on, the second would turn back what the first has inverted.
     """
     output = function(*args, **kwargs)
     if output.dtype == torch.bool:
-        return ~output
+        before = [each.output for each in operation.runs[number : number + 1] if each.output.shape == output.shape]
+        return ~(before[0] if before else output)
     if not output.is_floating_point():
         return output.flatten().roll(1).view(output.shape)
     way = torch.cos(torch.arange(output.numel(), dtype=output.dtype)).view(output.shape)
