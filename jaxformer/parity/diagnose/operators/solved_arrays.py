@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from jaxformer.parity.diagnose.mask_senses import as_mask, kept_keys
 from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import ByRow, Change, Edit, Proposal, Target, propose
-from jaxformer.parity.diagnose.operators.masks import GIVES, as_mask, constant, is_new_mask, kept_keys
+from jaxformer.parity.diagnose.operators.masks import GIVES, constant, is_new_mask
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, same
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance

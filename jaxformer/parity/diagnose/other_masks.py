@@ -1,0 +1,148 @@
+"""Masks that jax's code may have in place of torch's, by the keys that they show: other windows, rows and padding."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+MOST_KEYS = 33
+"""Sliding windows of fewer keys than this are tried where torch has none, and edges of windows that are moved by fewer."""
+Others = Iterable[tuple[str, Mapping[str, int | str], torch.Tensor]]
+"""Key of `OTHERS`, arguments of its words, and the mask: True where a key is seen."""
+OTHERS = {
+    "left_out": "does not apply it",
+    "inverted": "applies it inverted",
+    "exchanged": "applies it transposed: queries and keys exchanged",
+    "causal": "masks causally too (`tril`)",
+    "causal_last": "masks causally too, as of the last queries (`tril(k=keys - queries)`)",
+    "as_is": "applies it as it is",
+    "row": "applies that of the row {row}",
+    "first_row": "applies that of the first row to all rows",
+    "any_row": "applies one for all rows: a key is seen where any row has it",
+    "every_row": "applies one for all rows: a key is seen where every row has it",
+    "key": "applies it one key {by}",
+    "window": "has a window of {keys} keys for {was}",
+    "moved": "has the window one key further {by}",
+    "no_window": "leaves out the window",
+    "two_sided": "has the window ahead of a query too: |i - j| <= {keys}",
+    "width": "has |i - j| <= {keys} for {was}: keys so near are seen, behind and ahead",
+    "padding_only": "leaves out the causal part and the window",
+    "ahead": "lets every query see {number} {by} ahead",
+    "behind": "lets every query see {number} {by} behind",
+    "all_ahead": "lets every query see all keys ahead",
+    "all_behind": "lets every query see all keys behind",
+    "fewer_where_others": "hides the query's own key, where there is another (`tril(k=-1)`)",
+    "fewer_but_first": "hides the query's own key, but in the first row (`tril(k=-1)`)",
+    "not_causal": "leaves out the causal part",
+    "padded_queries": "masks padded queries too",
+    "padding_exchanged": "masks padded queries in place of padded keys",
+    "no_padding": "leaves out the padding",
+    "padding_in_empty": "leaves out the padding, but in rows without keys",
+    "padding_inverted": "has the padding inverted",
+}
+EMPTY = {
+    "": "",
+    "alike": "; where no key is left, it attends to all alike",
+    "nan": "; where no key is left, it gives NaN",
+}
+"""Words for what a row without keys gives, by the argument `empty`."""
+
+
+def said(args: dict[str, Any]) -> str:
+    """Words for jax's mask."""
+    keys = args.get("keys", 1)
+    return OTHERS[args["how"]].replace("{number}", "one key" if keys == 1 else "{keys} keys") + EMPTY[args["empty"]]
+
+
+def masks_instead(keep: torch.Tensor) -> Others:
+    """Masks to try in place of one, True where a key is seen."""
+    yield "left_out", {}, torch.ones_like(keep)
+    yield "inverted", {}, ~keep
+    if keep.shape[-2] in (1, keep.shape[-1]):
+        yield from exchanged(keep)
+    if keep.shape[-2] > 1:
+        yield from windows(keep)
+    if len(keep) > 1:
+        yield "row", {"row": "before"}, keep.roll(1, 0)
+        yield "row", {"row": "after"}, keep.roll(-1, 0)
+        yield "first_row", {}, keep[:1].expand_as(keep)
+        yield "any_row", {}, keep.any(0, keepdim=True).expand_as(keep)
+        yield "every_row", {}, keep.all(0, keepdim=True).expand_as(keep)
+    if keep.shape[-2] == 1:
+        yield "key", {"by": "longer"}, keep | keep.roll(1, -1)
+        yield "key", {"by": "shorter"}, keep & keep.roll(1, -1)
+
+
+def exchanged(mask: torch.Tensor) -> Others:
+    """Mask with queries and keys exchanged."""
+    yield "exchanged", {}, mask.mT
+
+
+class Window(NamedTuple):
+    """Keys that each query sees: from `back` behind it to `ahead` of it."""
+
+    back: int
+    ahead: int
+
+
+def windows(keep: torch.Tensor) -> Others:
+    """Masks to try in place of one that shows the valid keys in a sliding window around each query (causal ones included):
+    other windows, and other keys."""
+    (rows, length), keys = keep.shape[-2:], keep.any(-2, keepdim=True)
+    apart = torch.arange(rows)[:, None] - torch.arange(length)
+    seen = apart[keep.reshape(-1, rows, length).any(0)]
+    if not len(seen):
+        return
+    own, most = Window(int(seen.max()), -int(seen.min())), Window(rows - 1, length - 1)
+
+    def masked(window: Window, keys: torch.Tensor = keys) -> torch.Tensor:
+        near = (apart <= window.back) & (apart >= -window.ahead)
+        return (keys & near).expand_as(keep) & keep.any(-1, keepdim=True)
+
+    if not torch.equal(masked(own), keep):
+        return
+    tried = {own}
+    for how, args, other in other_windows(own, most):
+        if (window := Window(min(other.back, most.back), min(other.ahead, most.ahead))) not in tried:
+            tried.add(window)
+            yield how, args, masked(window)
+    if own.ahead < most.ahead:
+        fewer = masked(Window(own.back, own.ahead - 1))
+        yield "fewer_where_others", {}, fewer | (keep & ~fewer.any(-1, keepdim=True))
+        yield "fewer_but_first", {}, fewer | (keep & (torch.arange(rows) == 0)[:, None])
+    if not keys.all():
+        if rows == length:
+            yield "padded_queries", {}, keep & keys.mT
+            yield "padding_exchanged", {}, masked(own, keys.mT)
+        yield "no_padding", {}, ((apart <= own.back) & (apart >= -own.ahead)).expand_as(keep)
+        yield "padding_in_empty", {}, masked(own, torch.ones_like(keys))
+        yield "padding_inverted", {}, masked(own, ~keys)
+
+
+def other_windows(own: Window, most: Window) -> Iterator[tuple[str, Mapping[str, int | str], Window]]:
+    """Windows to try in place of one; `most` is the largest. Plain ones come first, then edges that are moved further."""
+    (back, ahead), is_causal = own, own.ahead == most.ahead - most.back
+    if back < most.back:
+        if ahead == 0:
+            yield "two_sided", {"keys": back}, Window(back, back)
+        if ahead < most.ahead:
+            for further, by in ((1, "ahead"), (-1, "back")):
+                yield "moved", {"by": by}, Window(back - further, ahead + further)
+        yield "no_window" if is_causal else "all_behind", {}, Window(most.back, ahead)
+        yield "padding_only", {}, most
+    if ahead < most.ahead:
+        if back == ahead:
+            yield "causal", {}, Window(back, 0)
+        yield "not_causal" if is_causal else "all_ahead", {}, Window(back, most.ahead)
+    for n in range(1, MOST_KEYS):
+        for by, moved in (("more", n), ("fewer", -n)):
+            if back == ahead < most.back and back + moved >= 0:
+                yield "width", {"keys": back + moved, "was": back}, Window(back + moved, ahead + moved)
+            if back < most.back and back + moved >= -ahead:
+                of_window = {"keys": back + ahead + 1 + moved, "was": back + ahead + 1}
+                args = of_window if is_causal else {"by": by, "keys": n}
+                yield "window" if is_causal else "behind", args, Window(back + moved, ahead)
+            if ahead < most.ahead and ahead + moved >= -back:
+                yield "ahead", {"by": by, "keys": n}, Window(back, ahead + moved)
+        if back == most.back and ahead < most.ahead:
+            yield "window", {"keys": n, "was": "none"}, Window(n - 1 - ahead, ahead)
