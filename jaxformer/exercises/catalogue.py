@@ -88,7 +88,7 @@ EXERCISES = (
     Exercise(
         "sound",
         1,
-        'jf.tap("mix", mixed + p["mix.bias"][:, None]), 0.1)',
+        'jf.tap("mix", mixed + p["mix.bias"][:, None]), 0.2)',
         'jf.tap("mix", mixed + p["mix.bias"][:, None]))',
         "the default slope of an activation",
         "out",

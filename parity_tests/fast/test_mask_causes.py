@@ -3,13 +3,8 @@
 import pytest
 import torch
 
-from jaxformer.parity.diagnose.evidence import replay_of
-from jaxformer.parity.diagnose.search import Search
-from jaxformer.parity.probe import excite
-from jaxformer.parity.runs.session import Budget, Session
-from jaxformer.parity.trace.call_sites import CALL, ArrayKey
-from jaxformer.parity.trace.reference import run_torch
 from parity_tests.support.helpers import noise
+from parity_tests.support.searches import cause_between
 
 LENGTH, WIDTH = 7, 6
 ENDLESS = LENGTH
@@ -49,17 +44,6 @@ class Attention(torch.nn.Module):
         return self.mask(q, k, shown) @ v
 
 
-def cause_of(written, right, wrong):
-    """The cause that is found where jax's window has other edges than torch's."""
-    torchs, jaxs = (excite(Attention(written, *edges).double().eval(), seed=1) for edges in (right, wrong))
-    reference = run_torch(torchs, (X,), watch=True, gradients=False)
-    replay = replay_of(reference, CALL, ArrayKey(CALL, "output", 0), frozenset(), reference.output)
-    assert replay
-    assert replay.begins
-    with torch.no_grad(), Budget(Session(seconds=600.0)) as budget:
-        return str(Search(replay, replay.wanted, jaxs(torch.from_numpy(X).double()).numpy(), budget).diagnosis())
-
-
 CAUSAL = (ENDLESS, 0)
 CAUSES = {
     (CAUSAL, (ENDLESS, 1)): "jax lets every query see one key more ahead",
@@ -70,6 +54,7 @@ CAUSES = {
     ((3, 3), (2, 2)): "jax has |i - j| <= 2 for 3: keys so near are seen, behind and ahead",
     ((3, 3), (3, 0)): "jax masks causally too (`tril`)",
     ((3, 3), (3, 1)): "jax lets every query see 2 keys fewer ahead",
+    ((3, ENDLESS), (1, ENDLESS)): "jax has a window of 2 keys for 4",
     ((0, ENDLESS), (2, ENDLESS)): "jax lets every query see 2 keys more behind",
 }
 
@@ -77,4 +62,5 @@ CAUSES = {
 @pytest.mark.parametrize(("edges", "cause"), CAUSES.items(), ids=str)
 @pytest.mark.parametrize("written", WRITTEN)
 def test_a_window_with_other_edges(written, edges, cause):
-    assert cause in cause_of(written, *edges)
+    torchs, jaxs = (Attention(written, *each) for each in edges)
+    assert cause in cause_between(torchs, jaxs, X)

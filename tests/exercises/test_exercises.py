@@ -88,9 +88,9 @@ def test_hints_tell_more_and_more_of_one_comparison(root, said, monkeypatch):
     assert hints[0] == "hint 1 of 4: the check 'forward' is the first that differs; equal: weights"
     assert "the first module that differs is out (exercises/03/port.py:" in hints[1]
     assert hints[1].endswith("; all up to mix is equal: look there, and at the code between the two")
-    assert "torch uses mix as it is" in hints[2]
-    assert "leaky_relu" not in hints[2]
-    assert "jax applies leaky_relu to it" in hints[3]
+    assert "torch computes `torch.nn.functional.leaky_relu(self.mix(x), 0.2)`" in hints[2]
+    assert "0.01" not in hints[2]
+    assert "jax has negative_slope 0.01 for 0.2 there" in hints[3]
     keep_report(folder, report)
     with monkeypatch.context() as patch:
         patch.setattr(judge, "compared", pytest.fail)  # the port is as it was

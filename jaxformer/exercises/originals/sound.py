@@ -26,7 +26,7 @@ class Model(torch.nn.Module):
 
     def forward(self, x):
         x = self.up(x)
-        x = x + torch.nn.functional.leaky_relu(self.mix(x), 0.1)
+        x = x + torch.nn.functional.leaky_relu(self.mix(x), 0.2)
         x = torch.nn.functional.adaptive_avg_pool1d(x, FRAMES)
         return self.out(x.transpose(1, 2))
 

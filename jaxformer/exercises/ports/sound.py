@@ -38,5 +38,5 @@ def call(p, x):
     """The frames."""
     x = up(p, x)
     mixed = jax.lax.conv_general_dilated(x, p["mix.weight"], (1,), [(1, 1)], dimension_numbers=LAYOUT)
-    x = x + jax.nn.leaky_relu(jf.tap("mix", mixed + p["mix.bias"][:, None]), 0.1)
+    x = x + jax.nn.leaky_relu(jf.tap("mix", mixed + p["mix.bias"][:, None]), 0.2)
     return jf.tap("out", pool(x).swapaxes(1, 2) @ p["out.weight"].T + p["out.bias"])

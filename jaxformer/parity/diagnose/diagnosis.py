@@ -29,7 +29,7 @@ class Candidate:
     owner: Site | None = None
     """Call of torch's whose code is mutated."""
     explains: frozenset[ArrayKey] = frozenset()
-    """torch's places at which the mutation gives jax's array."""
+    """torch's places at which the mutation gives jax's array, and torch's code does not."""
 
     def words(self, *, residual: bool = True) -> str:
         """Describe the candidate: 'torch eps 1e-05; jax eps 1e-06 (residual 2e-16)'."""

@@ -21,8 +21,8 @@ the mutation's arguments by their names. Instead of one template: a mapping of t
 a function from the arguments and `value` to a template.
 """
 DELETES, USUAL, REPEATS = 0, 1, 2
-"""Costs of changes: something is missing, any other change, something is done twice. Of candidates that explain as much, the
-cheapest comes first."""
+"""Costs of changes: something is missing, any other change, something is done twice or is added. Of candidates that explain as
+much, the cheapest comes first."""
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,8 @@ def windows(keep: torch.Tensor) -> Others:
 def other_windows(own: Window, most: Window) -> Iterator[tuple[str, Mapping[str, int | str], Window]]:
     """Windows to try in place of one; `most` is the largest. Plain ones come first, then edges that are moved further."""
     (back, ahead), is_causal = own, own.ahead == most.ahead - most.back
+    of_keys = is_causal or (ahead == most.ahead and back > 0)  # a window's own part, `distance < 5`, does not look ahead
+    keys = back + 1 + (ahead if is_causal else 0)
     if back < most.back:
         if ahead == 0:
             yield "two_sided", {"keys": back}, Window(back, back)
@@ -139,9 +141,8 @@ def other_windows(own: Window, most: Window) -> Iterator[tuple[str, Mapping[str,
             if back == ahead < most.back and back + moved >= 0:
                 yield "width", {"keys": back + moved, "was": back}, Window(back + moved, ahead + moved)
             if back < most.back and back + moved >= -ahead:
-                of_window = {"keys": back + ahead + 1 + moved, "was": back + ahead + 1}
-                args = of_window if is_causal else {"by": by, "keys": n}
-                yield "window" if is_causal else "behind", args, Window(back + moved, ahead)
+                args = {"keys": keys + moved, "was": keys} if of_keys else {"by": by, "keys": n}
+                yield "window" if of_keys else "behind", args, Window(back + moved, ahead)
             if ahead < most.ahead and ahead + moved >= -back:
                 yield "ahead", {"by": by, "keys": n}, Window(back, ahead + moved)
         if back == most.back and ahead < most.ahead:

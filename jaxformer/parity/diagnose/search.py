@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
-from jaxformer.parity.diagnose.mutation import ByRow, Proposal
+from jaxformer.parity.diagnose.mutation import REPEATS, ByRow, Proposal
 from jaxformer.parity.diagnose.numbers_and_orders import say
-from jaxformer.parity.diagnose.operators import operations, parameters
+from jaxformer.parity.diagnose.operators import arguments, operations, parameters
 from jaxformer.parity.diagnose.operators.training import is_certain
 from jaxformer.parity.diagnose.registry import every, kinds
 from jaxformer.parity.diagnose.replay import Replay
@@ -30,7 +30,7 @@ class Elsewhere(NamedTuple):
     """Result of a cross-check."""
 
     gives: frozenset[ArrayKey]
-    """torch's places at which the mutation gives jax's array."""
+    """torch's places at which the mutation gives jax's array, and torch's code does not."""
     contradicts: bool
     """True if another array changes into something that is not jax's: then the mutation is not what jax's code does."""
 
@@ -54,7 +54,7 @@ def cross_check(replay: Replay, proposal: Proposal, limit: float) -> Elsewhere:
         if not alike or place == replay.place or place not in after or (anothers and isinstance(inside, Rewrite)):
             continue
         if is_jaxs(after[place], jax, limit):
-            gives.add(place)
+            gives |= {place} if off(array, jax) > EXPLAINED else set()
         elif off(after[place], array) > EXPLAINED and not (anothers and off(array, jax) > EXPLAINED):
             contradicts = True
     return Elsewhere(frozenset(gives), contradicts)
@@ -157,10 +157,12 @@ class Search:
         return found.mutation.change == parameters.SETTING and is_vague(found) and bool((self.jax != self.jax.round()).any())
 
     def _rivals(self, found: list[Candidate]) -> list[Candidate]:
-        """Candidates that leave out an operation, tried where a candidate reads the same tensors in another way."""
-        if not any(each.mutation.change == parameters.READ for each in found):
-            return []
-        return [each for proposal in operations.rivals(self.replay) if (each := self._tried(proposal, found))]
+        """Candidates that leave out an operation, tried where a candidate reads the same tensors in another way; and candidates
+        with another number, tried where a candidate adds an operation."""
+        changes = {each.mutation.change for each in found}
+        rivals = operations.rivals(self.replay) if parameters.READ in changes else ()
+        numbers = arguments.rivals(self.replay) if any(each.cost == REPEATS for each in changes) else ()
+        return [each for proposal in (*rivals, *numbers) if (each := self._tried(proposal, found))]
 
     def _tried(self, proposal: Proposal, found: list[Candidate]) -> Candidate | None:
         if proposal.by_row:

@@ -13,7 +13,7 @@ from jaxformer.parity.diagnose import modules
 from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.diagnose.functions import is_activation
 from jaxformer.parity.diagnose.modules import replaced
-from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose, together
+from jaxformer.parity.diagnose.mutation import REPEATS, Change, Edit, Proposal, propose, together
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.exchange import LEFT_OUT
 from jaxformer.parity.diagnose.operators.parameters import all_of
@@ -38,9 +38,9 @@ NORM = Change(
     },
     "has {0} where it is",
 )
-NORM_ADDED = Change("placement.norm_added", "applies {norm} after it too", "uses {0} as it is")
+NORM_ADDED = Change("placement.norm_added", "applies {norm} after it too", "uses {0} as it is", cost=REPEATS)
 ACTIVATION = Change("placement.activation", {"after": "does that after {1} instead", "before": "does that before {1} instead"})
-ACTIVATION_ADDED = Change("placement.activation_added", "applies {activation} to it", "uses {0} as it is")
+ACTIVATION_ADDED = Change("placement.activation_added", "applies {activation} to it", "uses {0} as it is", cost=REPEATS)
 BIAS = Change("placement.bias", "adds the bias after {1} instead")
 
 
