@@ -1,4 +1,6 @@
-"""Of two changes that give the same array, the smaller one is named first."""
+"""Words of causes: of changes that give the same array, the smallest is first; a factor is named by its meaning."""
+
+from functools import partial
 
 import pytest
 import torch
@@ -30,3 +32,27 @@ def test_another_slope_before_a_second_activation(slope):
     number, _, added = said.partition(", or the same: ")
     assert f"jax has negative_slope {slope**2:.2g} for {slope} there (residual" in number
     assert added == "torch uses mix as it is; jax applies leaky_relu to it"
+
+
+class Gate(torch.nn.Module):
+    """A gate between two arrays, with a factor of its scores."""
+
+    def __init__(self, function, factor):
+        super().__init__()
+        self.gate, self.value = torch.nn.Linear(5, 5), torch.nn.Linear(5, 5)
+        self.activation = lambda x: function(factor * x if factor != 1 else x)
+
+    def forward(self, x):
+        return self.activation(self.gate(x)) * self.value(x) + x
+
+
+@pytest.mark.parametrize(
+    ("function", "factor", "words"),
+    [
+        (torch.sigmoid, -1, "multiplies its first operand by -1 (1 less its output) (residual"),
+        (torch.sigmoid, 3, "multiplies its first operand by 3 (residual"),
+        (partial(torch.softmax, dim=-1), 0.5, "multiplies its first operand by 0.5 (a temperature) (residual"),
+    ],
+)
+def test_a_factor_of_an_activations_operand(function, factor, words):
+    assert words in cause_between(Gate(function, 1), Gate(function, factor), noise(4, 5, seed=2))

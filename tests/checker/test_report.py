@@ -13,7 +13,7 @@ from rich.console import Console
 from jaxformer.errors import InputError
 from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report.brief import brief
-from jaxformer.parity.report.data import Module, Stage
+from jaxformer.parity.report.data import Cause, Module, Stage, Target
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.report.text import show
 from tests.reports import EPSILON, REPORTS, backward, different, equal, failed, infinite, trained
@@ -251,6 +251,15 @@ def test_a_difference_that_float32_may_explain_is_said_to_be_one(hinted):
     local = Module("norm", "norm", off, off, "output", diverging=True, float32=hinted)
     report = Report("A", 1e-13, [Stage("local", "different", "1 of 1 modules diverges")], [local])
     assert ("(float32's size: does a side hold a constant in float32" in report.verdict) == hinted
+
+
+@pytest.mark.parametrize(("target", "place"), [("input of g.gate", "input of gate: "), ("`x * y` (a.py:1)", "")])
+def test_a_cause_of_one_array_is_told_with_its_place(target, place):
+    off, words = Error(0.3, 0.4), "jax has torch's entries along axis 2 from the last to the first"
+    causes = [Cause("order", "order.along_an_axis", [Target(target)], {}, None, 0.0, "exact", words)]
+    module = Module("g", "g", off, off, "input of g.gate", diverging=True, cause=words, causes=causes)
+    report = Report("A", 1e-13, [Stage("local", "different", "1 of 1 modules diverges")], [module])
+    assert report.verdict == f"DIFFERENT: g: {place}{words}"
 
 
 def test_the_error_by_position_is_said_where_some_are_equal():

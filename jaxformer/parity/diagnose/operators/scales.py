@@ -17,7 +17,17 @@ from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 
 FEATURE = Change("scales.feature", "has {function} there")
 EVERY_FEATURE = Change("scales.every_feature", "has {function} there, each time")
-TEMPERATURE = Change("scales.temperature", "multiplies its first operand by {value} (a temperature)")
+
+
+def scaled(args: dict[str, Any]) -> str:
+    """Words for a multiple of an activation's operand, with what it means there."""
+    value = args.get("value", 1.0)
+    means = " (a temperature)" if "softmax" in args["of"] and value > 0 else ""
+    means = " (1 less its output)" if args["of"] == "sigmoid" and value == -1 else means
+    return f"multiplies its first operand by {{value}}{means}"
+
+
+TEMPERATURE = Change("scales.temperature", scaled)
 UNIT = Change("scales.unit", "multiplies the result by {by}")
 WEIGHED = Change(
     "scales.discretised",
@@ -62,7 +72,7 @@ def proposals(operations: list[Op]) -> Iterator[Proposal]:
     made = [each.output for each in operations if is_real(each)]
     for op in operations:
         if activation(op) and is_real(op) and not any(same(op.args[0], each) for each in made):
-            yield op.solving(TEMPERATURE, Free(1.0), lambda c: partial(with_operand, 0, lambda x: x * c))
+            yield op.solving(TEMPERATURE, Free(1.0), lambda c: partial(with_operand, 0, lambda x: x * c), of=op.name)
     yield from angles(operations)
 
 
