@@ -64,3 +64,30 @@ CAUSES = {
 def test_a_window_with_other_edges(written, edges, cause):
     torchs, jaxs = (Attention(written, *each) for each in edges)
     assert cause in cause_between(torchs, jaxs, X)
+
+
+class Handed(torch.nn.Module):
+    """A mask that is made around attention, and handed to it."""
+
+    def __init__(self, furthest):
+        super().__init__()
+        self.attention, self.furthest = Masked(), lambda: furthest
+
+    def forward(self, x):
+        return x + self.attention(x, APART.abs() <= self.furthest())
+
+
+class Masked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x, mask):
+        return WRITTEN["seen"](self.q(x), self.k(x), mask) @ self.v(x)
+
+
+def test_a_mask_that_a_module_is_given():
+    """It may be right in the module, and wrong where it is made."""
+    words = "jax has |i - j| <= 2 for 3: keys so near are seen, behind and ahead"
+    inner = cause_between(Handed(3), Handed(2), X, "attention")
+    assert f"{words} (or is given such a mask: masks of booleans are not compared) (residual" in inner

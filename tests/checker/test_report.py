@@ -262,6 +262,15 @@ def test_a_cause_of_one_array_is_told_with_its_place(target, place):
     assert report.verdict == f"DIFFERENT: g: {place}{words}"
 
 
+@pytest.mark.parametrize(("unseen", "words"), [(True, "inputs, but for a mask of the port, its"), (False, "inputs, its")])
+def test_a_mask_that_is_not_compared_is_told_of_on_the_page(unseen, words):
+    off, says = Error(0.3, 0.4), "jax does not apply it"
+    cause = Cause("masks", "masks.given", [Target("input 1")], {"unseen": unseen}, None, 0.0, "exact", says)
+    module = Module("g", "g", off, off, "output", diverging=True, cause=says, causes=[cause])
+    page = Report("A", 1e-13, [Stage("local", "different", "1 of 1 modules diverges")], [module]).to_html()
+    assert f"Given torch's own {words} output differs" in page.replace("&#39;", "'").replace("&#x27;", "'")
+
+
 def test_the_error_by_position_is_said_where_some_are_equal():
     off = Error(0.3, 0.4)
     rows = [

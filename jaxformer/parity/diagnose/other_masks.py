@@ -46,12 +46,15 @@ EMPTY = {
     "nan": "; where no key is left, it gives NaN",
 }
 """Words for what a row without keys gives, by the argument `empty`."""
+UNSEEN = " (or is given such a mask: masks of booleans are not compared)"
+"""Words for an input of booleans, which jax's module has from jax's own code: True may mean the opposite there."""
 
 
 def said(args: dict[str, Any]) -> str:
     """Words for jax's mask."""
     keys = args.get("keys", 1)
-    return OTHERS[args["how"]].replace("{number}", "one key" if keys == 1 else "{keys} keys") + EMPTY[args["empty"]]
+    words = OTHERS[args["how"]].replace("{number}", "one key" if keys == 1 else "{keys} keys")
+    return words + EMPTY[args["empty"]] + UNSEEN * args.get("unseen", False)
 
 
 def masks_instead(keep: torch.Tensor) -> Others:

@@ -5,7 +5,7 @@ import hashlib
 from importlib import resources
 
 from jaxformer.io.html_elements import Markup, code, scrolling, section, tag, together
-from jaxformer.parity.report.data import Finding, Group, ReportData
+from jaxformer.parity.report.data import Finding, Group, Module, ReportData
 from jaxformer.parity.report.html_parts import (
     error_over_depth,
     error_over_position,
@@ -113,18 +113,19 @@ def reason(report: ReportData, group: Group) -> Markup:
         "article",
         tag("h3", code(group.name), tag("span", f" torch: {module.torch}", class_="quiet")),
         tag("p", cause, class_="cause" if module.cause else "cause quiet"),
-        *(tag("p", finding_words(finding), class_="quiet") for finding in report.findings(module)),
+        *(tag("p", finding_words(finding, module), class_="quiet") for finding in report.findings(module)),
         class_="reason",
     )
 
 
-def finding_words(finding: Finding) -> str:
-    """Describe an error: the differing array, its inputs, and its size."""
+def finding_words(finding: Finding, module: Module) -> str:
+    """Describe an error of a module: the differing array, its inputs, and its size."""
     by = f"differs by {finding.measure} {figure(finding.error)}; up to {finding.tolerance:.0e} counts as equal."
     if finding.where == "gradient":
         return f"Given torch's own values and gradients, the gradient that it sends back {by}"
     what = "its output" if finding.where == "output" else f"the {finding.where} that it makes"
-    return f"Given torch's own inputs, {what} {by}"
+    own_mask = any(cause.args.get("unseen") for cause in module.causes)
+    return f"Given torch's own inputs{', but for a mask of the port' * own_mask}, {what} {by}"
 
 
 def checks(report: ReportData) -> Markup:

@@ -16,6 +16,7 @@ from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.numerics.float_masks import fillers, kind_of
 from jaxformer.parity.trace.call_records import arrays_in
+from jaxformer.parity.trace.call_sites import CALL, Site
 
 LOW = -1e4
 """Scores below this count as masked."""
@@ -41,7 +42,9 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     for i, array in enumerate(arrays_in(replay.arguments)):
         if is_new_mask(array, seen):
             for change, args, mask in otherwise(mask_of(array, replay.operations), masks_instead, GIVEN):
-                yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args)
+                yield propose(
+                    change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, unseen=is_unseen(replay, array)
+                )
     for op in replay.operations:
         if is_new_mask(op.output, seen):
             for change, args, mask in otherwise(mask_of(op.output, replay.operations), masks_instead, MADE):
@@ -53,6 +56,11 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     for op in replay.operations:
         yield from within(op)
     yield from behind_softmax([op for op in replay.operations if isinstance(op.output, torch.Tensor)])
+
+
+def is_unseen(replay: Replay, mask: torch.Tensor) -> bool:
+    """True if jax's own mask is not compared with this input: booleans that one module hands to another."""
+    return mask.dtype == torch.bool and replay.owner not in (CALL, Site("", 0))
 
 
 def otherwise(
