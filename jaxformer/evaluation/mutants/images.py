@@ -72,7 +72,7 @@ ENCODERS = [
         patch(images.ImageEmbedding, __call__=unmasked),
         "vit",
         "embed",
-        "masks.given_left_out how=left_out true=hidden 'at=input 1'",
+        "masks.given_left_out how=left_out true=hidden unseen=True 'at=input 1'",
     ),
     Mutant(
         "layer scale left out",

@@ -140,13 +140,14 @@ def other_windows(own: Window, most: Window) -> Iterator[tuple[str, Mapping[str,
             yield "causal", {}, Window(back, 0)
         yield "not_causal" if is_causal else "all_ahead", {}, Window(back, most.ahead)
     for n in range(1, MOST_KEYS):
+        several = {"keys": n} if n > 1 else {}
         for by, moved in (("more", n), ("fewer", -n)):
             if back == ahead < most.back and back + moved >= 0:
                 yield "width", {"keys": back + moved, "was": back}, Window(back + moved, ahead + moved)
             if back < most.back and back + moved >= -ahead:
-                args = {"keys": keys + moved, "was": keys} if of_keys else {"by": by, "keys": n}
+                args = {"keys": keys + moved, "was": keys} if of_keys else {"by": by, **several}
                 yield "window" if of_keys else "behind", args, Window(back + moved, ahead)
             if ahead < most.ahead and ahead + moved >= -back:
-                yield "ahead", {"by": by, "keys": n}, Window(back, ahead + moved)
+                yield "ahead", {"by": by, **several}, Window(back, ahead + moved)
         if back == most.back and ahead < most.ahead:
             yield "window", {"keys": n, "was": "none"}, Window(n - 1 - ahead, ahead)

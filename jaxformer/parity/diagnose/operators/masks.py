@@ -41,10 +41,9 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     seen: list[torch.Tensor] = []
     for i, array in enumerate(arrays_in(replay.arguments)):
         if is_new_mask(array, seen):
+            own: dict[str, Any] = {"unseen": True} if is_unseen(replay, array) else {}
             for change, args, mask in otherwise(mask_of(array, replay.operations), masks_instead, GIVEN):
-                yield propose(
-                    change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, unseen=is_unseen(replay, array)
-                )
+                yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, **own)
     for op in replay.operations:
         if is_new_mask(op.output, seen):
             for change, args, mask in otherwise(mask_of(op.output, replay.operations), masks_instead, MADE):
