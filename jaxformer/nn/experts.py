@@ -150,7 +150,7 @@ class Experts(nnx.Module):
 
     def _hidden(self, apply: Callable[[ExpertLinear], Array]) -> Array:
         gate = None if self.gate is None else apply(self.gate)
-        return combine_gate(self.activation, gate, apply(self.up), self.limit)
+        return jax.checkpoint(combine_gate, static_argnums=(0, 3))(self.activation, gate, apply(self.up), self.limit)
 
 
 class Correction(nnx.Module):
