@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
 from jaxformer.config.combinations import ReadWith, check_read
 from jaxformer.config.configuration import FixedTable, configuration
-from jaxformer.config.dense_layers import DenseLayersConfig, check_dense_layers
+from jaxformer.config.first_layers import DenseLayersConfig, FirstLayersConfig, check_dense_layers, check_first_layer
 from jaxformer.errors import ConfigError
 from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
@@ -121,6 +121,7 @@ class GPTConfig(ModelConfig, DenseLayersConfig):
                 raise ConfigError(
                     f"{name} = {getattr(self, name)} is not read with n_experts = 0; set n_experts, or leave it out"
                 )
+        check_first_layer(self)
         check_dense_layers(self)
         if self.balance_loss and (self.router_correction or self.expert_groups > 1):
             raise ConfigError(
@@ -132,14 +133,14 @@ class GPTConfig(ModelConfig, DenseLayersConfig):
 ENCODER_READ_WITH: ReadWith = {
     "pooler_activation": ("pooler", (True,)),
     "labels": ("head", LABELLED),
-    "head_activation": ("head", ("masked_lm",)),
+    "head_transform": ("head", (*LABELLED, "question_answering")),
     "head_dropout": ("head", (*LABELLED, "question_answering")),
 }
 """Field of an encoder -> the field it depends on, and the values of that field with which it is read."""
 
 
 @configuration
-class EncoderConfig(ModelConfig):
+class EncoderConfig(ModelConfig, FirstLayersConfig):
     """Encoder: every token attends to all tokens."""
 
     causal: bool = False
@@ -156,8 +157,12 @@ class EncoderConfig(ModelConfig):
     token's; question_answering: of every token as the start and as the end of an answer."""
     labels: tuple[str, ...] = ()
     """Names of the labels, one for each logit of a classification."""
+    head_transform: bool = False
+    """Dense layer, activation and norm before the layer of the logits (ModernBERT); masked_lm has them whatever this says."""
     head_activation: Activation | None = None
-    """masked_lm: activation of the dense layer before the logits. None: `activation`."""
+    """Activation of that dense layer. None: `activation`."""
+    head_dense_bias: bool = True
+    """Bias of that dense layer."""
     head_dropout: float = 0.0
     """Probability to drop a unit of what the layer of the logits reads, except in masked_lm."""
 
@@ -165,7 +170,8 @@ class EncoderConfig(ModelConfig):
         super().__post_init__()
         check_size("token_types", self.token_types, least=0)
         check_flag("causal", self.causal)
-        check_flag("pooler", self.pooler)
+        for name in ("pooler", "head_transform", "head_dense_bias"):
+            check_flag(name, getattr(self, name))
         check_choice("pooler_activation", self.pooler_activation, get_args(Activation), elsewhere=ELSEWHERE)
         check_choice("head", self.head, get_args(EncoderHead))
         if self.head_activation is not None:
@@ -174,8 +180,25 @@ class EncoderConfig(ModelConfig):
         if not isinstance(self.labels, tuple) or not all(isinstance(it, str) for it in self.labels):
             raise ConfigError(f"labels = {self.labels!r:.60} is no tuple of names; give one, as ('negative', 'positive')")
         check_read(self, ENCODER_READ_WITH)
+        check_first_layer(self)
+        for name, unset in (("head_activation", None), ("head_dense_bias", True)):
+            if (value := getattr(self, name)) != unset and not self.transformed:
+                raise ConfigError(
+                    f"{name} = {value!r} is not read with head = {self.head!r} and head_transform = False; set head_transform, "
+                    "or leave it out"
+                )
         if self.head in LABELLED and not self.labels:
             raise ConfigError(f"head = {self.head!r} needs labels; give their names, as ('negative', 'positive')")
+
+    @property
+    def transformed(self) -> bool:
+        """True if the head has a dense layer, activation and norm before the layer of the logits."""
+        return self.head == "masked_lm" or self.head_transform
+
+    @property
+    def transform_width(self) -> int:
+        """Width of that dense layer: with the token embedding's table behind it, that of the table."""
+        return self.token_width if self.head == "masked_lm" else self.d_model
 
     @property
     def n_logits(self) -> int:

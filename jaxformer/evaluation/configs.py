@@ -213,6 +213,23 @@ CONFIGS: dict[str, AnyModelConfig] = {
     "labelled": EncoderConfig(
         **PLAIN, pooler=True, pooler_activation="gelu", head="sequence_classification", labels=("one", "two", "three")
     ),
+    "modern": EncoderConfig(
+        **PLAIN,
+        positions="none",
+        embedding_norm=True,
+        norm_bias=False,
+        first_attention_norm=False,
+        gated=True,
+        rotary="half",
+        rotary_base=1.6e5,
+        rotary_window_base=1e4,
+        window=7,
+        layer_pattern=("full", "window"),
+        head="token_classification",
+        labels=("one", "two", "three"),
+        head_transform=True,
+        head_dense_bias=False,
+    ),
     "vit": VisionEncoderConfig(
         **BLOCKS,
         image_size=(9, 16),

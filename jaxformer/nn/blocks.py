@@ -44,7 +44,7 @@ class Block(nnx.Module):
     With `parallel_residual`, attention and the feed-forward layer read the same x, and with `shared_norm` the same norm of it.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False, attention_norm: bool = True):
         self.pre, self.parallel, self.shared = config.norm_position != "post", config.parallel_residual, config.shared_norm
         self.multiplier = config.residual_multiplier
         norm, behind = (
@@ -52,7 +52,7 @@ class Block(nnx.Module):
             config.norm_position in ("sandwich", "output"),
         )
         self.dropout_rate = config.residual_dropout
-        self.attention_norm = make_norm(norm, config)
+        self.attention_norm = make_norm(norm if attention_norm else "none", config)
         self.attention = make_attention(config, causal=causal)
         self.attention_output_norm = make_norm(config.norm, config) if behind else None
         self.cross_attention_norm = make_norm(norm if cross else "none", config)

@@ -125,7 +125,7 @@ class Stack(nnx.Module):
     for the past alone.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False, attention_norm: bool = True):
         self.n_layers = config.n_layers
         self.layers = config.layers
         self.held = config.cached_heads
@@ -133,7 +133,8 @@ class Stack(nnx.Module):
         self.kinds = config.windowed_layers, config.rotated_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
         self.shared = config.shared_layers
-        held, block = 1 if config.shared_layers else config.n_layers, Block(config, cross=cross, causal=causal)
+        held = 1 if config.shared_layers else config.n_layers
+        block = Block(config, cross=cross, causal=causal, attention_norm=attention_norm)
         self.blocks = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (held, *leaf.shape)), block)
 
     def __getitem__(self, i: int) -> Block:

@@ -96,6 +96,9 @@ GPTS = {
     "interleaved, with a window in all layers": gpt_config(
         context=CONTEXT, positions="none", rotary="interleaved", window=5, sinks=True, layers="rolled", remat=True
     ),
+    "no norm before the first attention": gpt_config(
+        context=CONTEXT, norm_position="sandwich", first_attention_norm=False, embedding_norm=True, n_layers=2
+    ),
     "alibi": gpt_config(context=CONTEXT, positions="none", relative_bias="alibi", sinks=True, n_heads=6, layers="rolled"),
     "cohere": gpt_config(
         context=CONTEXT,
@@ -240,6 +243,19 @@ OTHERS = BY_LENGTH | {
     "a causal encoder with layer scale": encoder_config(
         context=CONTEXT, positions="none", causal=True, layer_scale=0.4, relative_bias="t5", relative_buckets=8, norm="rms"
     ),
+    "modernbert": encoder_config(
+        context=CONTEXT,
+        positions="none",
+        embedding_norm=True,
+        norm_bias=False,
+        first_attention_norm=False,
+        gated=True,
+        rotary="half",
+        rotary_window_base=30.0,
+        window=4,
+        layer_pattern=("full", "window", "window"),
+        n_layers=5,
+    ),
     "an encoder with slopes": encoder_config(context=CONTEXT, positions="none", relative_bias="alibi"),
     "t5's encoder-decoder": seq2seq_config(
         context=CONTEXT,
@@ -294,6 +310,7 @@ def model_twins(name):
         "t5's encoder-decoder",
         "cohere",
         "deepseek",
+        "modernbert",
         *BY_LENGTH,
         FRAMES,
     ),

@@ -273,7 +273,18 @@ CASES |= {
     ),
 }
 GLM = MODERN | GROUPS | {"num_hidden_layers": 3}
+MODERNBERT = BERT | IDS | {"num_hidden_layers": 3, "max_position_embeddings": 32, "cls_token_id": 0, "sep_token_id": EOS}
+MODERNBERT |= {"local_attention": 6}
 CASES |= {
+    "modernbert": ("ModernBertModel", MODERNBERT | {"layer_types": [WINDOW, FULL, WINDOW], "rope_parameters": BASES}),
+    "modernbert, biases": (
+        "ModernBertModel",
+        MODERNBERT | {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "num_hidden_layers": 1},
+    ),
+    "modernbert, masked": ("ModernBertForMaskedLM", MODERNBERT | {"classifier_bias": True, "classifier_activation": "relu"}),
+    "modernbert, sequence": ("ModernBertForSequenceClassification", MODERNBERT | LABELS),
+    "modernbert, tokens": ("ModernBertForTokenClassification", MODERNBERT | LABELS | {"num_hidden_layers": 2}),
+    "modernbert, answers": ("ModernBertForQuestionAnswering", MODERNBERT | {"num_hidden_layers": 2}),
     "glm4_moe_lite": (
         "Glm4MoeLiteForCausalLM",
         LATENT | GROUPS | {"q_lora_rank": 7, "mlp_layer_types": ["dense", "dense", "sparse"], "n_shared_experts": 2},

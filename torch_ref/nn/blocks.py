@@ -43,7 +43,7 @@ class Block(nn.Module):
     With `parallel_residual`, attention and the feed-forward layer read the same x, and with `shared_norm` the same norm of it.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False, attention_norm: bool = True):
         super().__init__()
         self.pre, self.parallel, self.shared = config.norm_position != "post", config.parallel_residual, config.shared_norm
         self.multiplier = config.residual_multiplier
@@ -52,7 +52,7 @@ class Block(nn.Module):
             config.norm_position in ("sandwich", "output"),
         )
         self.dropout = nn.Dropout(config.residual_dropout)
-        self.attention_norm = make_norm(norm, config)
+        self.attention_norm = make_norm(norm if attention_norm else "none", config)
         self.attention = make_attention(config, causal=causal)
         self.attention_output_norm = make_norm(config.norm, config) if behind else None
         self.cross_attention_norm = make_norm(norm if cross else "none", config)

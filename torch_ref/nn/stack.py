@@ -20,14 +20,15 @@ class Stack(nn.Module):
     for the past alone.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False, attention_norm: bool = True):
         super().__init__()
         self.held = config.cached_heads
         self.kinds = config.windowed_layers, config.rotated_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
         self.n_layers, self.shared = config.n_layers, config.shared_layers
         held = 1 if config.shared_layers else config.n_layers
-        self.blocks = nn.ModuleList(Block(config, cross=cross, causal=causal) for _ in range(held))
+        more = {"cross": cross, "causal": causal, "attention_norm": attention_norm}
+        self.blocks = nn.ModuleList(Block(config, **more) for _ in range(held))
 
     def __getitem__(self, i: int) -> Block:
         return cast(Block, self.blocks[0 if self.shared else i])
