@@ -57,6 +57,7 @@ FLAGS = (
     "qk_norm_bias",
     "qk_norm_after_rotary",
     "sinks",
+    "relative_per_layer",
     "shared_layers",
     "remat",
 )
@@ -151,11 +152,13 @@ class BlockConfig(RotaryConfig, LatentConfig, ExpertsConfig):
     `window` is set, all layers use it."""
     relative_bias: RelativeBias = "none"
     """Bias added to the attention scores by the distance of key and query, not applied in cross-attention. t5: learned for
-    buckets of distances (Raffel et al. 2020), one table for all layers; alibi: a fixed slope per head (Press et al. 2022)."""
+    buckets of distances (Raffel et al. 2020); alibi: a fixed slope per head (Press et al. 2022)."""
     relative_buckets: int = 32
     """t5: number of buckets; without a causal mask, half of them are for keys after the query."""
     relative_distance: int = 128
     """t5: distance from which on all keys share one bucket."""
+    relative_per_layer: bool = False
+    """t5: a table for each layer (umT5)."""
     feed_forward_bias: bool = True
     """Bias of the feed-forward matrices."""
     attention_dropout: float = 0.0

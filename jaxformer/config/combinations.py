@@ -30,6 +30,7 @@ READ_WITH: ReadWith = {
     "rotary_long_factors": ("rotary_scaling", ("longrope",)),
     "relative_buckets": ("relative_bias", ("t5",)),
     "relative_distance": ("relative_bias", ("t5",)),
+    "relative_per_layer": ("relative_bias", ("t5",)),
     "remat_policy": ("remat", (True,)),
     "key_bias": ("qkv_bias", (True,)),
     "gate_limit": ("gated", (True,)),
@@ -56,6 +57,8 @@ def check_combinations(config: Any) -> None:
         check_size("relative_buckets", config.relative_buckets, least=FEWEST_BUCKETS)
         if config.relative_buckets % 2:
             raise ConfigError(f"relative_buckets = {config.relative_buckets} is odd; give an even number, half for each side")
+        if config.relative_per_layer and config.shared_layers:
+            raise ConfigError("shared_layers = True makes one block of all layers, and relative_per_layer a table for each")
         check_size("relative_distance", config.relative_distance, least=config.relative_buckets // 2 + 1)
 
 

@@ -15,6 +15,7 @@ from jaxformer.nn.dropout import dropout, split_key
 from jaxformer.nn.experts import MixtureOfExperts, make_feed_forward
 from jaxformer.nn.latent_attention import make_attention
 from jaxformer.nn.norms import AnyNorm, make_norm
+from jaxformer.nn.positions import RelativeBias
 from jaxformer.validation.inputs import check_attended
 
 
@@ -53,6 +54,7 @@ class Block(nnx.Module):
         )
         self.dropout_rate = config.residual_dropout
         self.attention_norm = make_norm(norm if attention_norm else "none", config)
+        self.relative_bias = RelativeBias(config, causal=causal) if config.relative_per_layer else None
         self.attention = make_attention(config, causal=causal)
         self.attention_output_norm = make_norm(config.norm, config) if behind else None
         self.cross_attention_norm = make_norm(norm if cross else "none", config)
@@ -140,7 +142,8 @@ class Block(nnx.Module):
     ) -> AttentionWeights:
         """Return the attention weights for x."""
         check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
-        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias, place=place)
+        read, own_bias = self._before(self.attention_norm, x), self._biased(x, None, bias)
+        own = self.attention.weights(read, mask=mask, bias=own_bias, place=place)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
         x, _, _ = self._attend(x, None, mask, bias, [None, None], place)
@@ -158,9 +161,13 @@ class Block(nnx.Module):
     ) -> tuple[Array, Array, LayerCache | None]:
         """Return x with attention's output added, what attention read, and the cache."""
         read = self._before(self.attention_norm, x)
+        bias = self._biased(x, cache, bias)
         y, cache = self.attention.extend(read, cache, mask=mask, rng=keys[0], bias=bias, place=place)
         y = _scaled(self.attention_layer_scale, y)
         return self._after(self.attention_norm, self.attention_output_norm, x, y, keys[1]), read, cache
+
+    def _biased(self, x: Array, cache: LayerCache | None, bias: Array | None) -> Array | None:
+        return bias if self.relative_bias is None else self.relative_bias.added(x, cache, bias)
 
     def _before(self, norm: AnyNorm, x: Array) -> Array:
         return norm(x) if self.pre else x

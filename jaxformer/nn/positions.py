@@ -1,6 +1,6 @@
 """Positions: fixed tables that are added to the tokens, and the relative position bias.
 
-The bias is added to the scores by the distance of key and query: `1 N T S`, one for all layers of a stack."""
+The bias is added to the scores by the distance of key and query: `1 N T S`, one for all layers of a stack, or for each."""
 
 import math
 
@@ -12,6 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.configuration import FixedTable
+from jaxformer.nn.cache import KVCache, LayerCache
+from jaxformer.nn.precision import wide_dtype
 
 
 def sinusoid(n_positions: int, d_model: int) -> np.ndarray:
@@ -79,6 +81,12 @@ class RelativeBias(nnx.Module):
         self.buckets, self.farthest = config.relative_buckets, config.relative_distance
         learned = config.relative_bias == "t5"
         self.table = nnx.Param(jnp.zeros((self.buckets, self.heads), jnp.float32)) if learned else None
+
+    def added(self, x: Array, cache: KVCache | LayerCache | None, bias: Array | None) -> Float[Array, "_ N T S"]:
+        """Return the bias for the tokens x, which follow those of the cache, with another bias added to it."""
+        start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
+        relative = self(x.shape[1], keys, start, wide_dtype(x.dtype))
+        return relative if bias is None else relative + bias.astype(relative.dtype)
 
     def __call__(self, queries: int, keys: int, start: int | Int[Array, ""], dtype: DTypeLike) -> Float[Array, "1 N T S"]:
         """Return the bias for queries at start, start + 1, ... and keys at 0, 1, ..."""

@@ -14,7 +14,6 @@ from jaxformer.nn.attention import Memory, MultiHeadAttention, Place, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, LayerCache
 from jaxformer.nn.positions import RelativeBias
-from jaxformer.nn.precision import wide_dtype
 from jaxformer.parallel.placement import along_rows
 from jaxformer.pytree import is_stacked, map_named
 from jaxformer.runtime.random import split
@@ -131,7 +130,8 @@ class Stack(nnx.Module):
         self.held = config.cached_heads
         self.remat = config.remat_policy if config.remat else None
         self.kinds = config.windowed_layers, config.rotated_layers
-        self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
+        biased = config.relative_bias != "none" and not config.relative_per_layer
+        self.relative_bias = RelativeBias(config, causal=causal) if biased else None
         self.shared = config.shared_layers
         held = 1 if config.shared_layers else config.n_layers
         block = Block(config, cross=cross, causal=causal, attention_norm=attention_norm)
@@ -280,13 +280,11 @@ class Stack(nnx.Module):
         memory_bias: Any,
         positions: Any,
     ) -> dict[str, Any]:
-        """Check and return the arguments that every layer is given; the bias includes the relative bias."""
+        """Check and return the arguments that every layer is given; the bias includes a relative bias of all layers."""
         check_not_torch(mask=mask, bias=bias, memory_mask=memory_mask, memory_bias=memory_bias, positions=positions)
         heads = self.blocks.attention.heads
         check_attended(heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         if self.relative_bias is not None:
-            start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
-            relative = self.relative_bias(x.shape[1], keys, start, wide_dtype(x.dtype))
-            bias = relative if bias is None else relative + bias.astype(relative.dtype)
+            bias = self.relative_bias.added(x, cache, bias)
         own = {"mask": mask, "bias": bias, "positions": positions if self.blocks.attention.rotary is not None else None}
         return own | {"memory": memory, "memory_mask": memory_mask, "memory_bias": memory_bias}

@@ -97,7 +97,15 @@ GPTS = {
         context=CONTEXT, positions="none", rotary="interleaved", window=5, sinks=True, layers="rolled", remat=True
     ),
     "no norm before the first attention": gpt_config(
-        context=CONTEXT, norm_position="sandwich", first_attention_norm=False, embedding_norm=True, n_layers=2
+        context=CONTEXT,
+        norm_position="sandwich",
+        first_attention_norm=False,
+        embedding_norm=True,
+        relative_bias="t5",
+        relative_buckets=8,
+        relative_distance=15,
+        relative_per_layer=True,
+        layers="rolled",
     ),
     "alibi": gpt_config(context=CONTEXT, positions="none", relative_bias="alibi", sinks=True, n_heads=6, layers="rolled"),
     "cohere": gpt_config(
@@ -261,6 +269,7 @@ OTHERS = BY_LENGTH | {
         context=CONTEXT,
         **BARE,
         **T5,
+        relative_per_layer=True,
         gated=True,
         activation="gelu_tanh",
         tied=True,

@@ -119,7 +119,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5ForConditionalGeneration", T5),
     "t5, untied": ("T5ForConditionalGeneration", T5 | {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
     "mt5": ("MT5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),
+    "umt5": ("UMT5ForConditionalGeneration", T5 | {"num_decoder_layers": 1, "feed_forward_proj": "relu"}),
+    "umt5, untied": ("UMT5ForConditionalGeneration", T5 | {"tie_word_embeddings": False}),
     "t5, encoder": ("T5EncoderModel", T5),
+    "umt5, encoder": ("UMT5EncoderModel", T5),
     "mt5, encoder": ("MT5EncoderModel", T5 | {"feed_forward_proj": "gated-gelu"}),
     "llama": ("LlamaForCausalLM", MODERN | {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True}),
     "llama, base": ("LlamaModel", MODERN | {"tie_word_embeddings": True}),
@@ -324,7 +327,7 @@ def make_case(name: str, folder: Path, changes: Mapping[str, Any] | None = None)
     """Write a model, with these changes of its configuration, into the folder, and load it twice."""
     cls = getattr(transformers, CASES[name][0])
     model = jf.excite(cls(cls.config_class(**CASES[name][1] | dict(changes or {}))), seed=5)
-    if name == "t5, untied":
+    if name in ("t5, untied", "umt5, untied"):
         model.lm_head.weight = torch.nn.Parameter(torch.from_numpy(noise(V, D, seed=8)))
     with torch.no_grad():
         for biases in (

@@ -268,6 +268,12 @@ def test_an_unknown_field_is_answered_with_the_nearest(kind, field, said):
             {"first_attention_norm": False, "shared_layers": True},
             "shared_layers = True makes one block of all layers",
         ),
+        (GPTConfig, {"relative_per_layer": True}, "relative_per_layer = True is not read with relative_bias = 'none'; set rel"),
+        (
+            EncoderConfig,
+            {"relative_per_layer": True, "relative_bias": "t5", "shared_layers": True},
+            "shared_layers = True makes one block of all layers, and relative_per_layer a table for each",
+        ),
         (EncoderConfig, {"first_attention_norm": False, "relative_bias": "t5"}, "relative_bias = 't5' has one table for all"),
         (GPTConfig, {"shared_norm": True}, "shared_norm = True is not read with parallel_residual = False; set parallel"),
         (GPTConfig, {"norm_bias": False, "norm_affine": False}, "norm_bias = False is not read with norm_affine = False; set"),

@@ -1,6 +1,6 @@
 """Positions: fixed tables that are added to the tokens, and the relative position bias.
 
-The bias is added to the scores by the distance of key and query: `1 N T S`, one for all layers of a stack."""
+The bias is added to the scores by the distance of key and query: `1 N T S`, one for all layers of a stack, or for each."""
 
 import math
 
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.configuration import FixedTable
+from jaxformer.validation.inputs import check_bias
+from torch_ref.nn.cache import KVCache, LayerCache
 
 
 def sinusoid(n_positions: int, d_model: int) -> Tensor:
@@ -76,6 +78,13 @@ class RelativeBias(nn.Module):
         self.buckets, self.farthest = config.relative_buckets, config.relative_distance
         learned = config.relative_bias == "t5"
         self.weight = nn.Parameter(torch.zeros(self.buckets, self.heads)) if learned else None
+
+    def added(self, x: Tensor, cache: KVCache | LayerCache | None, bias: Tensor | None) -> Tensor:
+        """Return the bias for the tokens x, which follow those of the cache, with another bias added to it: `_ N T S`."""
+        start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
+        check_bias(bias, (x.shape[0], self.heads, x.shape[1], keys))
+        relative = self(x.shape[1], keys, start, torch.promote_types(x.dtype, torch.float32))
+        return relative if bias is None else relative + bias.to(relative.dtype)
 
     def forward(self, queries: int, keys: int, start: int, dtype: torch.dtype) -> Tensor:
         """Return the bias for queries at start, start + 1, ... and keys at 0, 1, ..."""

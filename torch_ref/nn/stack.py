@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.blocks import BlockConfig
-from jaxformer.validation.inputs import check_bias, check_cache
+from jaxformer.validation.inputs import check_cache
 from torch_ref.nn.attention import Memory, MultiHeadAttention, Place, Source
 from torch_ref.nn.blocks import AttentionWeights, Block
 from torch_ref.nn.cache import KeysValues, KVCache, LayerCache
@@ -24,7 +24,8 @@ class Stack(nn.Module):
         super().__init__()
         self.held = config.cached_heads
         self.kinds = config.windowed_layers, config.rotated_layers
-        self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
+        biased = config.relative_bias != "none" and not config.relative_per_layer
+        self.relative_bias = RelativeBias(config, causal=causal) if biased else None
         self.n_layers, self.shared = config.n_layers, config.shared_layers
         held = 1 if config.shared_layers else config.n_layers
         more = {"cross": cross, "causal": causal, "attention_norm": attention_norm}
@@ -134,13 +135,8 @@ class Stack(nn.Module):
         return x, torch.stack(found)
 
     def _biased(self, x: Tensor, cache: KVCache | None, bias: Tensor | None) -> Tensor | None:
-        """Return the bias with the relative bias added."""
-        if self.relative_bias is None:
-            return bias
-        start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
-        check_bias(bias, (x.shape[0], self[0].attention.heads, x.shape[1], keys))
-        relative = self.relative_bias(x.shape[1], keys, start, torch.promote_types(x.dtype, torch.float32))
-        return relative if bias is None else relative + bias.to(relative.dtype)
+        """Return the bias with a relative bias of all layers added."""
+        return bias if self.relative_bias is None else self.relative_bias.added(x, cache, bias)
 
     def _place(self, i: int, positions: Tensor | None) -> Place:
         return Place(positions, *(None if kind is None else kind[i] for kind in self.kinds))

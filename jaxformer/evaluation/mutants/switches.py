@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxformer.evaluation.inject import Injection, Mutant, config, instead, patch, reads_as
+from jaxformer.evaluation.inject import Injection, Mutant, Weights, config, instead, patch, reads_as, weights
 from jaxformer.evaluation.mutants.attention import NO_BIAS
 from jaxformer.evaluation.outcome import choice
 from jaxformer.nn import attention, blocks, masks, positions, rotary
@@ -87,6 +87,12 @@ def buckets(change: Callable[..., np.ndarray]) -> Injection:
         )
 
     return patch(positions, bucket=mutated)
+
+
+def first_table(tensors: Weights) -> Weights:
+    """Return the tensors with the first layer's table of distances for every layer of a stack."""
+    tables = {name: leaf for name, leaf in tensors.items() if name.endswith("blocks.relative_bias.table")}
+    return tensors | {name: jnp.broadcast_to(leaf[:1], leaf.shape) for name, leaf in tables.items()}
 
 
 def evenly_spread(heads: int) -> np.ndarray:
@@ -183,6 +189,12 @@ BIASES = [
         "t5",
         "relative_bias",
         "parameters.setting was=40 other=128 at=*relative_bias.farthest",
+    ),
+    Mutant(
+        "one table of distances for several layers",
+        weights(first_table),
+        "modern",
+        r"rest\.blocks\.1\.relative_bias",
     ),
     Mutant("slopes as if heads were a power of two", instead(positions, alibi_slopes=evenly_spread), "slopes", "relative_bias"),
 ]
