@@ -32,6 +32,7 @@ N_NEW = 7
 ENDS = [EOS, 6]
 HEADS = {"bert, masked", "roberta, sequence", "electra, tokens", "distilbert, answers"}
 RARE = {"qwen3_moe, window", "mistral, all", "gpt_neox, in turn", "mt5", "llama, base"}
+RARE |= {"minicpm3, plain", "ernie4_5_moe, all"}
 RARE |= {"modernbert, biases", "umt5, untied", "umt5, encoder"}
 RARE |= {"camembert", "data2vec-text", "ernie", "blenderbot", "mt5, encoder"}
 RARE |= {"deepseek_v2, greedy", "deepseek_v2, dense", "deepseek_v3, halves", "glm4_moe_lite", "youtu", "glm4_moe"}

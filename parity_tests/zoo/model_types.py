@@ -146,6 +146,7 @@ NARROW = {name: value for name, value in MODERN.items() if name != "head_dim"} |
 """Sizes of models whose heads are as wide as the model in all: 8 units each."""
 PART = {"partial_rotary_factor": 0.5}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 100.0, "short_factor": [1.25, 1.5], "long_factor": [1.5, 4.0]} | PART
+LONGROPE_ALL = {name: value for name, value in LONGROPE.items() if name not in PART}
 ORIGINAL = {"original_max_position_embeddings": 8}
 OPT = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 3, "ffn_dim": 20} | IDS
 OPT |= {"max_position_embeddings": 32, "word_embed_proj_dim": D}
@@ -295,6 +296,22 @@ CASES |= {
     "youtu": (  # transformers zeroes the row of padding, also that of a folder
         "YoutuForCausalLM",
         LATENT | {"q_lora_rank": 7, "rope_parameters": MSCALE, "pad_token_id": None},
+    ),
+    "minicpm3": (
+        "MiniCPM3ForCausalLM",
+        LATENT | {"q_lora_rank": 7, "rope_parameters": LONGROPE_ALL | ORIGINAL, "attention_bias": True, "mlp_bias": True},
+    ),
+    "minicpm3, plain": (
+        "MiniCPM3ForCausalLM",
+        LATENT | {"q_lora_rank": None, "v_head_dim": None, "scale_depth": None, "dim_model_base": None},
+    ),
+    "ernie4_5_moe": (
+        "Ernie4_5_MoeForCausalLM",
+        NARROW | {"num_hidden_layers": 3, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 8},
+    ),
+    "ernie4_5_moe, all": (
+        "Ernie4_5_MoeForCausalLM",
+        NARROW | {"moe_num_experts": 4, "moe_k": 1, "moe_layer_start_index": 0, "moe_num_shared_experts": 0},
     ),
     "glm4_moe": ("Glm4MoeForCausalLM", GLM | PART | {"head_dim": 8, "use_qk_norm": True, "attention_bias": True}),
     "dots1": (

@@ -102,6 +102,13 @@ PREDICTED = frozenset(["num_nextn_predict_layers", "num_mtp_layers"])
 """Numbers of modules that predict more tokens at once, behind the last layer."""
 
 
+def check_code(found: dict[str, Any], own: Collection[str]) -> None:
+    """Take `code` out of `found`; raise ConfigError if it is of other files than a type's own, for the same model."""
+    files = {str(it).rpartition("--")[2].partition(".")[0] for it in (found.pop("code", None) or {}).values()}
+    if files - {*own}:
+        raise ConfigError(f"auto_map names code in {', '.join(sorted(files))}, which would not run; take it out if it need not")
+
+
 def read_latents(found: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
     """Set the width of heads, rotary positions, and the scale of scores, by which YaRN changes them."""
     if (heads := found.pop("key_heads")) not in (None, found["n_heads"]):
@@ -133,9 +140,7 @@ def latent_keys(config: GPTConfig) -> dict[str, Any]:
 
 def read_experts(found: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
     """Set the width of the shared expert and the number of dense layers; where all are dense, there are no experts."""
-    files = {str(it).rpartition("--")[2].partition(".")[0] for it in (found.pop("code", None) or {}).values()}
-    if files - {*OWN_CODE}:
-        raise ConfigError(f"auto_map names code in {', '.join(sorted(files))}, which would not run; take it out if it need not")
+    check_code(found, OWN_CODE)
     found |= {"shared_d_ff": (found.pop("shared_experts") or 0) * found["d_ff"]}
     found |= {name: found[name] or 1 for name in ("expert_groups", "groups_per_token")}
     if found["expert_groups"] == 1:
