@@ -62,6 +62,7 @@ AXES_OF = {
     "experts.down.bias": "E X",
     "shared_gate.kernel": "D X",
     "head.kernel": "D V",
+    "head.project.kernel": "D X",
     "head.output.kernel": "D X",
     "head.output.bias": "X",
     "head.bias": "V",

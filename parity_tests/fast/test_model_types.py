@@ -31,7 +31,7 @@ from parity_tests.zoo.model_types import CASES, EOS, PAD, START, hidden_patches,
 N_NEW = 7
 ENDS = [EOS, 6]
 HEADS = {"bert, masked", "roberta, sequence", "electra, tokens", "distilbert, answers"}
-RARE = {"qwen3_moe, window", "mistral, all", "gpt_neox, in turn", "mt5", "llama, base"}
+RARE = {"qwen3_moe, window", "mistral, all", "gpt_neox, in turn", "mt5", "llama, base", "opt, narrow"}
 RARE |= {"minicpm3, plain", "ernie4_5_moe, all"}
 RARE |= {"modernbert, biases", "umt5, untied", "umt5, encoder"}
 RARE |= {"camembert", "data2vec-text", "ernie", "blenderbot", "mt5, encoder"}

@@ -101,6 +101,10 @@ GPTS = {
         norm_position="sandwich",
         first_attention_norm=False,
         embedding_norm=True,
+        embedding_width=10,
+        embedding_bias=False,
+        positions_last=True,
+        tied=True,
         relative_bias="t5",
         relative_buckets=8,
         relative_distance=15,
@@ -278,6 +282,9 @@ OTHERS = BY_LENGTH | {
         n_decoder_heads=2,
     ),
     FRAMES: seq2seq_config(context=CONTEXT, source_features=5, key_bias=False, source_context=19, tied=True, position_offset=2),
+    "blenderbot-small": seq2seq_config(
+        context=CONTEXT, embedding_norm=True, positions_last=True, embedding_scale=True, source_embedding_scale=False
+    ),
     "rotary and windows of both stacks, norms of heads in cross-attention": seq2seq_config(
         context=CONTEXT,
         norm="rms",

@@ -13,7 +13,7 @@ from transformers.models.bloom import modeling_bloom
 import jaxformer as jf
 from jaxformer.checkpoints.hf import Checkpoint
 from jaxformer.checkpoints.opened import open_path
-from jaxformer.convert.families.bart import fairseq_sinusoids
+from jaxformer.convert.families.m2m_100 import fairseq_sinusoids
 from jaxformer.convert.model_type import ModelType
 from jaxformer.nn.positions import sinusoid_blocks
 from jaxformer.parity.numerics.float64 import torch_float64
@@ -114,6 +114,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "m2m_100": ("M2M100ForConditionalGeneration", SEQ2SEQ),
     "pegasus": ("PegasusForConditionalGeneration", SEQ2SEQ | {"activation_function": "relu", "scale_embedding": True}),
     "blenderbot": ("BlenderbotForConditionalGeneration", SEQ2SEQ),
+    "blenderbot-small": ("BlenderbotSmallForConditionalGeneration", SEQ2SEQ | {"scale_embedding": True}),
     "whisper": ("WhisperForConditionalGeneration", WHISPER),
     "whisper, base": ("WhisperModel", WHISPER),
     "t5": ("T5ForConditionalGeneration", T5),
@@ -201,6 +202,7 @@ CASES |= {
     "starcoder2": ("Starcoder2ForCausalLM", NARROW | {"sliding_window": 4}),
     "opt": ("OPTForCausalLM", OPT),
     "opt, post-norm": ("OPTForCausalLM", OPT | {"do_layer_norm_before": False, "enable_bias": False}),
+    "opt, narrow": ("OPTForCausalLM", OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 8}),
     "opt, base": ("OPTModel", OPT | {"layer_norm_elementwise_affine": False}),
     "bloom": ("BloomForCausalLM", {"vocab_size": V, "hidden_size": D, "n_layer": 2, "n_head": 3} | IDS),
     "mpt": ("MptForCausalLM", MPT | IDS),

@@ -57,6 +57,9 @@ FLAGS = (
     "remat",
     "embedding_scale",
     "embedding_norm",
+    "embedding_bias",
+    "positions_last",
+    "relative_per_layer",
 )
 
 BAD = [
@@ -81,6 +84,7 @@ BAD = [
         for value in NO_SIZES
     ],
     *[(EncoderDecoderConfig, name, value) for name in ("tied", "head_bias") for value in (1, 0, None, "yes")],
+    *[(EncoderDecoderConfig, "source_embedding_scale", value) for value in (1, 0, "yes")],
     *[(GPTConfig, "d_ff", value) for value in (-1, 1.0, False)],
     *[(GPTConfig, "norm_epsilon", value) for value in (0, -1e-5, math.nan, math.inf)],
     *[(OptimizerConfig, "learning_rate", value) for value in (0, -1, math.nan, math.inf, "1e-3", True)],
@@ -317,9 +321,11 @@ def test_an_unknown_field_is_answered_with_the_nearest(kind, field, said):
         (GPTConfig, YARN | {"rotary_beta_slow": 33.0}, "rotary_beta_slow = 33.0 is not below rotary_beta_fast = 32.0; give a"),
         (
             GPTConfig,
-            {"tied": True, "embedding_width": 4},
-            "embedding_width = 4 is not d_model = 12, and a tied head reads states with the embeddings' table; set",
+            {"embedding_bias": False},
+            "embedding_bias = False is not read with embedding_width = None; set embedding_",
         ),
+        (GPTConfig, {"positions_last": True}, "positions_last = True needs positions, and an embedding_norm or an embedding_w"),
+        (GPTConfig, {"positions_last": True, "embedding_norm": True, "positions": "none"}, "positions_last = True needs posit"),
         (ScheduleConfig, {"name": "noam"}, "warmup = 0 is out of range; give an integer from 1"),
         (ScheduleConfig, {"name": "cosine", "warmup": 9, "last": 9}, "last = 9 does not come after warmup = 9"),
         (ScheduleConfig, {"name": "cosine", "warmup": 9, "last": 8}, "last = 8 does not come after warmup = 9"),

@@ -227,6 +227,7 @@ SEQUENCE_TO_SEQUENCE = [
 
 GOES_ON = "sum.factors 'blocks.0 (call 1)=0, 1' 'blocks.0 (call 2)=1, 0'"
 """Torch goes on with the output of the third call of one block, counted from 0, and jax with that of the second."""
+LAST = "parameters.choice was=True other=False at=last"
 ENCODERS = [
     Mutant(
         "token types ignored",
@@ -249,6 +250,7 @@ ENCODERS = [
         r"the model \(call 1\)",
         "operations.pooling which=last axis=1",
     ),
+    Mutant("positions before the norm of embeddings", config(positions_last=False), "switched", "embed", LAST),
     Mutant("one layer fewer of those that share their parameters", config(n_layers=2), "shared", "stack", GOES_ON),
     Mutant(
         "masked_lm without the norm of its head",
