@@ -104,7 +104,9 @@ def check_dense_layers(config: Any) -> None:
 
 
 def _check_two_stacks(config: Any, name: str) -> None:
-    if config.relative_bias == "t5" and not config.relative_per_layer:
-        raise ConfigError(f"relative_bias = 't5' has one table for all layers, and {name} makes two stacks; leave one out")
+    if config.relative_bias in ("t5", "disentangled") and not config.relative_per_layer:
+        raise ConfigError(
+            f"relative_bias = {config.relative_bias!r} has one table for all layers, and {name} makes two stacks; leave one out"
+        )
     if config.shared_layers:
         raise ConfigError(f"shared_layers = True makes one block of all layers, and {name} two kinds; leave one out")

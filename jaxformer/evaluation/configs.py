@@ -211,7 +211,16 @@ CONFIGS: dict[str, AnyModelConfig] = {
     "slopes": EncoderConfig(**SIX_HEADS, positions="none", embedding_width=15, sinks=True, relative_bias="alibi"),
     "encoder": EncoderConfig(**PLAIN, norm_position="post", embedding_norm=True, token_types=2, pooler=True),
     "shared": EncoderConfig(**PLAIN, shared_layers=True, positions="none", relative_bias="alibi"),
-    "masked": EncoderConfig(**PLAIN, embedding_width=15, head="masked_lm", head_activation="relu"),
+    "masked": EncoderConfig(
+        **PLAIN,
+        embedding_width=15,
+        relative_bias="disentangled",
+        relative_buckets=6,
+        relative_distance=40,
+        relative_norm=True,
+        head="masked_lm",
+        head_activation="relu",
+    ),
     "labelled": EncoderConfig(
         **PLAIN, pooler=True, pooler_activation="gelu", head="sequence_classification", labels=("one", "two", "three")
     ),

@@ -9,13 +9,14 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.blocks import BlockConfig
-from jaxformer.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
+from jaxformer.nn.attention import Memory, MultiHeadAttention
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.dropout import dropout, split_key
 from jaxformer.nn.experts import MixtureOfExperts, make_feed_forward
 from jaxformer.nn.latent_attention import make_attention
 from jaxformer.nn.norms import AnyNorm, make_norm
-from jaxformer.nn.positions import RelativeBias
+from jaxformer.nn.place import IN_ORDER, Place
+from jaxformer.nn.positions import RelativeBias, biased
 from jaxformer.validation.inputs import check_attended
 
 
@@ -142,7 +143,7 @@ class Block(nnx.Module):
     ) -> AttentionWeights:
         """Return the attention weights for x."""
         check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
-        read, own_bias = self._before(self.attention_norm, x), self._biased(x, None, bias)
+        read, own_bias = self._before(self.attention_norm, x), biased(self.relative_bias, x, None, bias)
         own = self.attention.weights(read, mask=mask, bias=own_bias, place=place)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
@@ -161,13 +162,10 @@ class Block(nnx.Module):
     ) -> tuple[Array, Array, LayerCache | None]:
         """Return x with attention's output added, what attention read, and the cache."""
         read = self._before(self.attention_norm, x)
-        bias = self._biased(x, cache, bias)
+        bias = biased(self.relative_bias, x, cache, bias)
         y, cache = self.attention.extend(read, cache, mask=mask, rng=keys[0], bias=bias, place=place)
         y = _scaled(self.attention_layer_scale, y)
         return self._after(self.attention_norm, self.attention_output_norm, x, y, keys[1]), read, cache
-
-    def _biased(self, x: Array, cache: LayerCache | None, bias: Array | None) -> Array | None:
-        return bias if self.relative_bias is None else self.relative_bias.added(x, cache, bias)
 
     def _before(self, norm: AnyNorm, x: Array) -> Array:
         return norm(x) if self.pre else x

@@ -82,12 +82,6 @@ class RelativeBias(nnx.Module):
         learned = config.relative_bias == "t5"
         self.table = nnx.Param(jnp.zeros((self.buckets, self.heads), jnp.float32)) if learned else None
 
-    def added(self, x: Array, cache: KVCache | LayerCache | None, bias: Array | None) -> Float[Array, "_ N T S"]:
-        """Return the bias for the tokens x, which follow those of the cache, with another bias added to it."""
-        start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
-        relative = self(x.shape[1], keys, start, wide_dtype(x.dtype))
-        return relative if bias is None else relative + bias.astype(relative.dtype)
-
     def __call__(self, queries: int, keys: int, start: int | Int[Array, ""], dtype: DTypeLike) -> Float[Array, "1 N T S"]:
         """Return the bias for queries at start, start + 1, ... and keys at 0, 1, ..."""
         key, query = jnp.arange(keys, dtype=jnp.int32), jnp.arange(queries, dtype=jnp.int32) + start
@@ -99,3 +93,12 @@ class RelativeBias(nnx.Module):
         known = jnp.asarray(bucket(every, self.buckets, self.farthest, both_sides=not self.causal), jnp.int32)
         found = known[jnp.clip(distance, -self.farthest, self.farthest) + self.farthest]
         return jnp.moveaxis(self.table[...].astype(dtype)[found], -1, 0)[None]
+
+
+def biased(module: RelativeBias | None, x: Array, cache: KVCache | LayerCache | None, bias: Array | None) -> Array | None:
+    """Return the bias with the relative bias added of the tokens x, which follow those of the cache: `_ N T S`."""
+    if module is None:
+        return bias
+    start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
+    relative = module(x.shape[1], keys, start, wide_dtype(x.dtype))
+    return relative if bias is None else relative + bias.astype(relative.dtype)

@@ -25,6 +25,7 @@ AXES_OF = {
     "position.table": "P D",
     "token_type.table": "X D",
     "relative_bias.table": "X N",
+    "distances.table": "X D",
     "project.kernel": "X D",
     "pooler.kernel": "D X",
     "dense.kernel": "D X",

@@ -43,7 +43,7 @@ ONE_OF_EACH = usually(
     CASES,
     *("albert", "bart", "bloom", "falcon", "gemma3_text", "gpt2, untied", "gpt_bigcode", "gpt_neox", "gpt_oss"),
     *("whisper", "granite", "marian", "mpnet", "olmo2", "phi3", "qwen2_moe", "smollm3", "t5, untied"),
-    *("deepseek_v2", "deepseek_v3", "dots1", "modernbert", "umt5"),
+    *("deepseek_v2", "deepseek_v3", "dots1", "modernbert", "umt5", "deberta-v2"),
     *HEADS,
     *("clip", "deit, teacher", "dinov2_with_registers", "siglip"),
 )
@@ -223,6 +223,7 @@ OLDER |= {"partial_rotary_factor"}
 
 
 NEEDED = {
+    "deberta-v2": {"relative_attention": True, "share_att_key": True, "pos_att_type": "p2c|c2p", "position_buckets": 256},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 64, "n_shared_experts": 2},
     "glm4_moe": {"head_dim": 128},

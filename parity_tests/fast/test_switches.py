@@ -167,6 +167,15 @@ GPTS = {
         n_kv_heads=K,
         layers="rolled",
     ),
+    "disentangled": gpt_config(
+        context=CONTEXT,
+        positions="none",
+        projections="fused",
+        relative_bias="disentangled",
+        relative_buckets=6,
+        relative_distance=9,
+        layers="rolled",
+    ),
     "shared layers": gpt_config(
         context=CONTEXT, shared_layers=True, layer_scale=0.3, rotary="half", positions="none", window=5, layers="rolled"
     ),
@@ -268,6 +277,16 @@ OTHERS = BY_LENGTH | {
         layer_pattern=("full", "window", "window"),
         n_layers=5,
     ),
+    "deberta": encoder_config(
+        context=CONTEXT,
+        norm_position="post",
+        embedding_norm=True,
+        relative_bias="disentangled",
+        relative_buckets=8,
+        relative_distance=20,
+        relative_norm=True,
+        attention_scale=0.3,
+    ),
     "an encoder with slopes": encoder_config(context=CONTEXT, positions="none", relative_bias="alibi"),
     "t5's encoder-decoder": seq2seq_config(
         context=CONTEXT,
@@ -327,6 +346,7 @@ def model_twins(name):
         "cohere",
         "deepseek",
         "modernbert",
+        "deberta",
         *BY_LENGTH,
         FRAMES,
     ),
@@ -335,7 +355,8 @@ def test_equal(name, check):
     reference, candidate = model_twins(name)
     if check.__name__ == "check_all_gradients":
         config = CONFIGS[name]
-        null = config.rotary == "none" and not (config.qk_norm or config.sinks)  # else a key's bias changes its weight
+        changed = config.qk_norm or config.sinks or config.relative_bias == "disentangled"
+        null = config.rotary == "none" and not changed  # else a key's bias changes its weight
         unread = (".correction.bias", ".key.bias") if null else ".correction.bias"
         assert check(reference, candidate) == [each for each in reference.weights if each.endswith(unread)]
     else:
@@ -366,7 +387,7 @@ def left_padded(n):
 @pytest.mark.first(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("pieces", usually(PIECES, "pieces"))
-@pytest.mark.parametrize("name", usually(GPTS, "gemma", "neox", "olmo 2", "deepseek"))
+@pytest.mark.parametrize("name", usually(GPTS, "gemma", "neox", "olmo 2", "deepseek", "disentangled"))
 def test_cached_equals_uncached(name, pieces):
     """After left padding, with positions given."""
     model, twin = wide_twins(name)

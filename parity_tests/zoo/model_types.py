@@ -281,7 +281,14 @@ CASES |= {
 GLM = MODERN | GROUPS | {"num_hidden_layers": 3}
 MODERNBERT = BERT | IDS | {"num_hidden_layers": 3, "max_position_embeddings": 32, "cls_token_id": 0, "sep_token_id": EOS}
 MODERNBERT |= {"local_attention": 6}
+DEBERTA = BERT | {"relative_attention": True, "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 6}
+DEBERTA |= {"norm_rel_ebd": "layer_norm", "position_biased_input": False, "max_position_embeddings": 20}
 CASES |= {
+    "deberta-v2": ("DebertaV2Model", DEBERTA | {"position_biased_input": True, "type_vocab_size": 2}),
+    "deberta-v2, masked": ("DebertaV2ForMaskedLM", DEBERTA | {"norm_rel_ebd": "none"}),
+    "deberta-v2, sequence": ("DebertaV2ForSequenceClassification", DEBERTA | LABELS | {"pooler_hidden_act": "relu"}),
+    "deberta-v2, tokens": ("DebertaV2ForTokenClassification", DEBERTA | {"num_attention_heads": 1, "hidden_size": 16}),
+    "deberta-v2, answers": ("DebertaV2ForQuestionAnswering", DEBERTA),
     "modernbert": ("ModernBertModel", MODERNBERT | {"layer_types": [WINDOW, FULL, WINDOW], "rope_parameters": BASES}),
     "modernbert, biases": (
         "ModernBertModel",

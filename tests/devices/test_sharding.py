@@ -346,7 +346,7 @@ ENCODER = EncoderConfig(
     embedding_width=4,
     head="masked_lm",
 )
-LABELLED = EncoderConfig(**SIZES, head="token_classification", labels=("a", "b"))
+LABELLED = EncoderConfig(**SIZES, head="token_classification", labels=("a", "b"), relative_bias="disentangled")
 EXPERTS = GPTConfig(
     **SIZES, tied=True, embedding_width=4, gated=True, n_experts=4, router_bias=True, shared_d_ff=6, shared_gate=True
 )

@@ -60,6 +60,7 @@ FLAGS = (
     "embedding_bias",
     "positions_last",
     "relative_per_layer",
+    "relative_norm",
 )
 
 BAD = [
@@ -271,6 +272,17 @@ def test_an_unknown_field_is_answered_with_the_nearest(kind, field, said):
             GPTConfig,
             {"first_attention_norm": False, "shared_layers": True},
             "shared_layers = True makes one block of all layers",
+        ),
+        (GPTConfig, {"relative_norm": True}, "relative_norm = True is not read with relative_bias = 'none'; set relative_bias"),
+        (
+            GPTConfig,
+            {"relative_bias": "disentangled", "qk_norm": True},
+            "qk_norm = True has no place in disentangled",
+        ),
+        (
+            GPTConfig,
+            {"relative_bias": "disentangled", "n_kv_heads": 1},
+            "n_kv_heads = 1 has no place in disentangled",
         ),
         (GPTConfig, {"relative_per_layer": True}, "relative_per_layer = True is not read with relative_bias = 'none'; set rel"),
         (

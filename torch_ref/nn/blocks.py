@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.validation.inputs import check_attended
-from torch_ref.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
+from torch_ref.nn.attention import Memory, MultiHeadAttention
 from torch_ref.nn.cache import LayerCache
 from torch_ref.nn.experts import MixtureOfExperts, make_feed_forward
 from torch_ref.nn.latent_attention import make_attention
 from torch_ref.nn.norms import make_norm
-from torch_ref.nn.positions import RelativeBias
+from torch_ref.nn.place import IN_ORDER, Place
+from torch_ref.nn.positions import RelativeBias, biased
 
 
 class AttentionWeights(NamedTuple):
@@ -133,7 +134,7 @@ class Block(nn.Module):
     ) -> AttentionWeights:
         """Return the attention weights for x."""
         check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
-        read, own_bias = self._before(self.attention_norm, x), self._biased(x, None, bias)
+        read, own_bias = self._before(self.attention_norm, x), biased(self.relative_bias, x, None, bias)
         own = self.attention.weights(read, mask=mask, bias=own_bias, place=place)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
@@ -146,13 +147,10 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor, LayerCache | None]:
         """Return x with attention's output added, what attention read, and the cache."""
         read = self._before(self.attention_norm, x)
-        bias = self._biased(x, cache, bias)
+        bias = biased(self.relative_bias, x, cache, bias)
         y, cache = self.attention.extend(read, cache, mask=mask, bias=bias, place=place)
         y = _scaled(self.attention_layer_scale, y)
         return self._after(self.attention_norm, self.attention_output_norm, x, y), read, cache
-
-    def _biased(self, x: Tensor, cache: LayerCache | None, bias: Tensor | None) -> Tensor | None:
-        return bias if self.relative_bias is None else self.relative_bias.added(x, cache, bias)
 
     def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
         return norm(x) if self.pre else x

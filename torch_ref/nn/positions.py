@@ -79,13 +79,6 @@ class RelativeBias(nn.Module):
         learned = config.relative_bias == "t5"
         self.weight = nn.Parameter(torch.zeros(self.buckets, self.heads)) if learned else None
 
-    def added(self, x: Tensor, cache: KVCache | LayerCache | None, bias: Tensor | None) -> Tensor:
-        """Return the bias for the tokens x, which follow those of the cache, with another bias added to it: `_ N T S`."""
-        start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
-        check_bias(bias, (x.shape[0], self.heads, x.shape[1], keys))
-        relative = self(x.shape[1], keys, start, torch.promote_types(x.dtype, torch.float32))
-        return relative if bias is None else relative + bias.to(relative.dtype)
-
     def forward(self, queries: int, keys: int, start: int, dtype: torch.dtype) -> Tensor:
         """Return the bias for queries at start, start + 1, ... and keys at 0, 1, ..."""
         distance = torch.arange(keys)[None, :] - (torch.arange(queries) + start)[:, None]
@@ -93,3 +86,13 @@ class RelativeBias(nn.Module):
             return -(alibi_slopes(self.heads).to(dtype)[:, None, None] * distance.abs().to(dtype))[None]
         found = bucket(distance, self.buckets, self.farthest, both_sides=not self.causal)
         return self.weight.to(dtype)[found].movedim(-1, 0)[None]
+
+
+def biased(module: RelativeBias | None, x: Tensor, cache: KVCache | LayerCache | None, bias: Tensor | None) -> Tensor | None:
+    """Return the bias with the relative bias added of the tokens x, which follow those of the cache: `_ N T S`."""
+    if module is None:
+        return bias
+    start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
+    check_bias(bias, (x.shape[0], module.heads, x.shape[1], keys))
+    relative = module(x.shape[1], keys, start, torch.promote_types(x.dtype, torch.float32))
+    return relative if bias is None else relative + bias.to(relative.dtype)

@@ -10,7 +10,7 @@ from jax import Array
 from jaxformer.evaluation.inject import Injection, Mutant, Weights, config, instead, patch, reads_as, weights
 from jaxformer.evaluation.mutants.attention import NO_BIAS
 from jaxformer.evaluation.outcome import choice
-from jaxformer.nn import attention, blocks, masks, positions, rotary
+from jaxformer.nn import attention, blocks, disentangled, masks, positions, rotary
 
 HEADS = attention.MultiHeadAttention
 NORMS = "attention_norm|attention_output_norm|feed_forward_norm|feed_forward_output_norm|norm"
@@ -87,6 +87,11 @@ def buckets(change: Callable[..., np.ndarray]) -> Injection:
         )
 
     return patch(positions, bucket=mutated)
+
+
+def of_one_side(original: Callable[..., Array]) -> Callable[..., Array]:
+    """Leave out the products of keys with the queries of their distances."""
+    return lambda q, k, distances, rows, scale: original(q, k * 0, distances, rows, scale)
 
 
 def first_table(tensors: Weights) -> Weights:
@@ -189,6 +194,23 @@ BIASES = [
         "t5",
         "relative_bias",
         "parameters.setting was=40 other=128 at=*relative_bias.farthest",
+    ),
+    Mutant(
+        "queries of distances left out",
+        patch(attention, distance_scores=of_one_side),
+        "masked",
+        "attention",
+    ),
+    Mutant(
+        "distances from keys to queries",
+        patch(disentangled, log_bucket=lambda original: lambda away, *sizes: original(-away, *sizes)),
+        "masked",
+        "attention",
+    ),
+    Mutant(
+        "distances encoded without their norm",
+        instead(disentangled.DistanceEncoding, __call__=lambda self: self.table[...][None]),
+        "masked",
     ),
     Mutant(
         "one table of distances for several layers",
