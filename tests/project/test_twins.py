@@ -94,6 +94,7 @@ DIFFERENT = {
     "nn/latent_attention.py: LatentAttention: dropout_rate | dropout": RATE,
     "nn/norms.py: ScaledNorm: scale | weight": LEAF,
     "nn/positions.py: RelativeBias: table | weight": LEAF,
+    "nn/disentangled.py: DistanceEncoding: table | weight": LEAF,
     "nn/norms.py: only jax has Identity": OWN,
     "nn/norms.py: only jax has Identity.__call__": OWN,
     "nn/norms.py: only jax has _center": "torch.nn.functional.layer_norm centers",
