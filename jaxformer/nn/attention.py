@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.errors import ConfigError
@@ -18,7 +18,7 @@ from jaxformer.nn.linear import Linear
 from jaxformer.nn.masks import causal_mask, combine, window_mask
 from jaxformer.nn.norms import PlainNorm, ScaledNorm, head_norm
 from jaxformer.nn.precision import wide_dtype
-from jaxformer.nn.rotary import make_rotary, rotate
+from jaxformer.nn.rotary import Positions, make_rotary, rotate
 from jaxformer.nn.softmax import Sinks, masked_softmax
 from jaxformer.validation.inputs import check_place, check_scored, check_sources, source_widths
 
@@ -130,7 +130,7 @@ Memory = Source | KeysValues
 class Place(NamedTuple):
     """Positions of the tokens and kind of the layer, for rotary positions and sliding windows."""
 
-    positions: Int[Array, "#B T"] | None = None
+    positions: Positions | None = None
     """Positions of the tokens; None: 0, 1, 2, ..., counted on from the cached tokens."""
     windowed: Bool[Array, ""] | None = None
     """True if this layer has the sliding window; None without a layer pattern."""

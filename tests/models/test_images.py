@@ -87,6 +87,9 @@ def test_a_text_without_its_end_is_refused():
         ({"pooled_norm": True, "pooling": "mean"}, "pooled_norm = True is not read with pooling = 'mean'"),
         ({"pooled_norm": True, "stack_norm": False}, "pooled_norm = True needs the norm after the stack"),
         ({"layer_scale": 0.0}, "layer_scale = 0 is out of range"),
+        ({"learned_positions": False}, "learned_positions = False leaves patches without an order; set rotary = 'half'"),
+        ({"rotary": "half", "rotary_dim": 2}, "turns pairs by row and by column, and 2 units of a head are rotated"),
+        ({"rotary": "half", "rotary_scaling": "linear", "rotary_factor": 2.0}, "rotary_scaling = 'linear' is for longer texts"),
         ({"activation": "quickgelu"}, "did you mean 'quick_gelu'"),
     ],
 )
@@ -133,3 +136,10 @@ def test_a_head_that_is_not_loaded_is_named(tmp_path):
         model = jf.load(tmp_path / "theirs")
     assert "of a head for masked patches are not loaded" in str(told[0].message)
     assert model.config.mask_token
+
+
+def test_a_bias_of_keys_alone_is_refused(tmp_path):
+    config = transformers.DINOv3ViTConfig(**SQUARE, query_bias=False, value_bias=False, key_bias=True)
+    transformers.DINOv3ViTModel(config).save_pretrained(tmp_path / "theirs")
+    with pytest.raises(CheckpointError, match="keys have a bias, queries and values have none"):
+        jf.load(tmp_path / "theirs")
