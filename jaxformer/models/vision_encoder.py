@@ -1,6 +1,7 @@
 """Vision encoder: every patch of an image sees all others (Dosovitskiy et al. 2020)."""
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxformer.config.vision import VisionEncoderConfig
@@ -12,8 +13,8 @@ from jaxformer.nn.images import ImageEmbedding
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.rotary import patch_positions
 from jaxformer.nn.stack import Stack
-from jaxformer.validation.arrays import Images, Masked, check_not_torch, check_values
-from jaxformer.validation.images import check_images, check_masked
+from jaxformer.validation.arrays import Images, Masked, as_array, check_not_torch, check_values
+from jaxformer.validation.images import check_images, check_masked, check_states
 from jaxformer.validation.inputs import check_config
 
 
@@ -49,8 +50,10 @@ class VisionEncoder(Shown):
         states = self.stack(self._embed(images, masked, embed_key), key=stack_key, positions=patch_positions(self.config))
         return states if self.config.pooled_norm else self.norm(states)
 
-    def pool(self, states: Float[Array, "B T D"]) -> Float[Array, "B X"]:
-        """Return the vector of each image, of the states that `encode` returns."""
+    def pool(self, states: Float[Array, "..."] | Float[np.ndarray, "..."]) -> Float[Array, "B X"]:
+        """Return the vector of each image, of the states `B T D` that `encode` returns."""
+        check_states(states, self.config)
+        states = jnp.asarray(states)
         if self.pooler is not None:
             return self.pooler(states)
         mean = states[:, self.config.first_patch :].mean(1)
@@ -71,7 +74,7 @@ class VisionEncoder(Shown):
 
     def _embed(self, images: Images, masked: Masked | None, key: PRNGKeyArray | None) -> Array:
         check_not_torch(images=images, masked=masked)
-        check_images(images, self.config)
+        check_images(as_array(images) if hasattr(images, "dtype") else images, self.config)
         check_masked(masked, images.shape[0], self.config)
         check_values(self.embed)
         return self.embed(jnp.asarray(images), None if masked is None else jnp.asarray(masked), key)

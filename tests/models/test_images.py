@@ -4,12 +4,14 @@ import re
 import warnings
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 import transformers
 
 import jaxformer as jf
+import torch_ref
 from jaxformer.config.dual import DualEncoderConfig
 from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
@@ -39,6 +41,11 @@ BAD_IMAGES = {
     "another size": (np.zeros((B, 2, 20, 20), np.float32), "jaxformer.with_image_size(model, (20, 20))"),
     "other channels": (np.zeros((B, 3, 10, 16), np.float32), "images: shape (5, 3, 10, 16); give (batch, 2, 10, 16)"),
     "bytes": (np.zeros((B, 2, 10, 16), np.uint8), "images are of type uint8; give floats, scaled and normalised"),
+    "not a number": (
+        np.where(np.arange(16) == 3, np.nan, np.zeros((B, 2, 10, 16), np.float32)),
+        "images[0, 0, 0, 3] = nan; give",
+    ),
+    "infinite": (jnp.zeros((B, 2, 10, 16)).at[1, 0, 2, 4].set(jnp.inf), "images[1, 0, 2, 4] = inf; give finite pixels"),
     "a list": ([[0.0]], "images are list; give an array of floats"),
     "torch's": (torch.zeros(B, 2, 10, 16), "images is a torch.Tensor; give the JAX model a numpy array"),
 }
@@ -55,6 +62,17 @@ def test_images_of_another_form_are_refused_in_one_line(name, good):
     with pytest.raises(InputError, match=re.escape(said)) as raised:
         good(images)
     assert "\n" not in str(raised.value)
+
+
+def test_states_are_pooled_and_not_images(good):
+    said = (
+        r"states are of shape \(5, 2, 10, 16\); give those of encode, \(batch, 13, 12\): model.pool\(model.encode\(images\)\)"
+    )
+    twin = torch_ref.VisionEncoder(GOOD)
+    for model, images in ((good, noise(B, 2, 10, 16)), (twin, torch.from_numpy(noise(B, 2, 10, 16)))):
+        with pytest.raises(InputError, match=f"^{said}$"):
+            model.pool(images)
+        assert model.pool(model.encode(images)).shape == (B, 12)
 
 
 def test_masks_need_a_token_and_a_bool_for_each_patch(good):

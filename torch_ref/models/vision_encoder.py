@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.vision import VisionEncoderConfig
-from jaxformer.validation.images import check_images, check_masked
+from jaxformer.validation.images import check_images, check_masked, check_states
 from jaxformer.validation.inputs import check_config
 from torch_ref.models.init import initialise
 from torch_ref.nn.image_pooling import make_image_head, make_pooler
@@ -42,7 +42,8 @@ class VisionEncoder(nn.Module):
         return states if self.config.pooled_norm else self.norm(states)
 
     def pool(self, states: Tensor) -> Tensor:
-        """Return the vector of each image, of the states that `encode` returns."""
+        """Return the vector of each image, of the states that `encode` returns: `B X`."""
+        check_states(states, self.config)
         if self.pooler is not None:
             return self.pooler(states)
         mean = states[:, self.config.first_patch :].mean(1)
