@@ -179,13 +179,13 @@ class Weights(NamedTuple):
     """Numbers of weights of a block, without biases and norms."""
 
     own: int
-    """Of queries and outputs."""
+    """Those of queries and outputs."""
     read: int
-    """Of keys and values."""
+    """Those of keys and values."""
     feed_forward: int
-    """Of the feed-forward layer, or of those experts and the router that one token is multiplied with."""
+    """Those of the feed-forward layer, or of the router and the experts that one token is multiplied with."""
     experts_left: int
-    """Of the experts that one token is not multiplied with."""
+    """Those of the experts that one token is not multiplied with."""
     scores: int
     """Operations for each token that a token attends to."""
 

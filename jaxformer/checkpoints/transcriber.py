@@ -30,7 +30,7 @@ from jaxformer.validation.fields import check_kind, check_path
 
 
 class Asked(NamedTuple):
-    """What is asked of every window."""
+    """Settings of every window of a transcription."""
 
     start: list[int]
     """Tokens that a transcript begins with."""

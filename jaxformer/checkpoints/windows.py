@@ -13,7 +13,7 @@ Part = tuple[int, int, np.ndarray]
 
 
 class Attempt(NamedTuple):
-    """What was written of a window."""
+    """Text of a window, and how sure the model is of it."""
 
     tokens: np.ndarray
     """Ids, with the end if there is one."""

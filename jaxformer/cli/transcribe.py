@@ -39,7 +39,7 @@ class Transcribe(CacheFlag):
     logprob_threshold: float | None = None
     """A window whose mean log-probability of a token is below this is written again. None: as the folder says."""
     no_speech_threshold: float | None = None
-    """Such a window is left out if no speech is likelier than this. None: as the folder says."""
+    """Probability of no speech from which on a window below --logprob-threshold is left out. None: as the folder says."""
     condition_on_prev_tokens: bool = False
     """Read before each window the text before it."""
     seed: int = 0

@@ -23,32 +23,33 @@ def log_probabilities(
     `source` is one row. Log-probabilities are those of the tokens that the rules and `top_k` keep, without `temperature`; the
     probabilities are the model's own.
     """
-    n, longest = len(tokens), model.config.context - len(start) + 1
-    padded = np.zeros(min(bucket(n), longest), np.int32)
-    padded[:n] = tokens
-    rules = make_rules(sampling, eos, None, model.config.vocab_size, n, padded.size)
-    given = jnp.asarray(start, jnp.int32), jnp.asarray(padded), rules, jnp.int32(sampling.top_k)
-    found, first = _log_probabilities(model, jnp.asarray(source), *given, sampling.no_repeat_ngram)
+    n, size = len(tokens), min(bucket(len(tokens)), model.config.context - len(start) + 1)
+    target = np.zeros(len(start) + size, np.int32)
+    target[: len(start) + n] = [*start, *tokens]
+    rules = make_rules(sampling, eos, None, model.config.vocab_size, n, size)
+    given = jnp.asarray(source), jnp.asarray(target), rules, jnp.int32(sampling.top_k)
+    found, first = _log_probabilities(model, *given, (len(start), sampling.no_repeat_ngram))
     return np.asarray(found)[:n], np.asarray(first)
 
 
-@partial(jit, work="write", static_argnames="ngram")
+@partial(jit, work="write", static_argnames="lengths")
 def _log_probabilities(
     model: EncoderDecoder,
     source: Array,
-    start: Int[Array, " P"],
-    tokens: Int[Array, " X"],
+    target: Int[Array, " _"],
     rules: Rules,
     top_k: Int[Array, ""],
-    ngram: int,
+    lengths: tuple[int, int],
 ) -> tuple[Float[Array, " X"], Float[Array, "P V"]]:
-    target = jnp.concatenate([start, tokens[:-1]])[None]
-    logits = model.decode(target, model.encode(source))[0]
+    """Do it by the lengths of the target's start, and of the runs that may not repeat."""
+    n_start, ngram = lengths
+    start, tokens = jnp.split(target, [n_start])
+    logits = model.decode(target[None, :-1], model.encode(source))[0]
 
     def at(place: Array) -> Array:
-        own = jax.lax.dynamic_index_in_dim(logits, start.size - 1 + place)
+        own = jax.lax.dynamic_index_in_dim(logits, n_start - 1 + place)
         allowed = constrain(own, start[None], tokens[None], place, rules, ngram)
         return jax.nn.log_softmax(keep_top_k(allowed, top_k), axis=-1)[0, tokens[place]]
 
     found = jax.lax.map(at, jnp.arange(tokens.size, dtype=jnp.int32))
-    return found, jax.nn.softmax(logits[: start.size], axis=-1)
+    return found, jax.nn.softmax(logits[:n_start], axis=-1)

@@ -10,11 +10,16 @@ import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 import jaxformer as jf
+import torch_ref.models as torch_models
 from jaxformer.checkpoints.windows import compression_ratio, cut_segments
+from jaxformer.decoding.likelihood import log_probabilities
 from jaxformer.evaluation.cases import DECODINGS, check_decoding, decode_jax, decode_torch
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.parity.numerics.float64 import to_float64
+from jaxformer.parity.numerics.metrics import check_float64
 from parity_tests.support.helpers import usually
 from parity_tests.zoo.whisper import NO_TIMESTAMPS, chirp, write_whisper
+from torch_ref.decoding.likelihood import log_probabilities as torch_log_probabilities
 
 FIRST = NO_TIMESTAMPS + 1
 AUDIO = {"short": chirp(0, 0.7), "a window": chirp(1, 1.0), "long": chirp(2, 2.63)}
@@ -103,6 +108,24 @@ def test_the_twin_writes_the_same_timestamps():
     found = decode_jax(case)
     check_decoding(found, decode_torch(case))
     assert (found.tokens >= 9).any(-1).all()
+
+
+@pytest.mark.parametrize("top_k", [0, 5])
+@pytest.mark.usefixtures("float64")
+def test_a_target_is_as_likely_to_the_twin(top_k):
+    """By the rules of timestamps, behind a start of two tokens."""
+    case = DECODINGS["timestamps"]
+    twin = load_torch(torch_models.build(case.model), case.weights()).double().eval()
+    rules = jf.SamplingConfig(timestamps=9, not_first=(11,), no_repeat_ngram=2, top_k=top_k)
+    tokens, given = [10, 2, 12, 12, 3], {"start": [*case.start], "eos": case.eos}
+    source, _ = case.sources()
+    found = log_probabilities(to_float64(case.weights()), source[:1], np.array(tokens), rules, **given)
+    wanted = torch_log_probabilities(twin, torch.from_numpy(source[:1]), tokens, rules, **given)
+    for name, ours, theirs in zip(("tokens", "start"), found, wanted, strict=True):
+        finite = torch.isfinite(theirs).numpy()
+        np.testing.assert_array_equal(np.isfinite(ours), finite)
+        check_float64(name, ours[finite], theirs[finite])
+        assert finite.any()
 
 
 @pytest.mark.slow
