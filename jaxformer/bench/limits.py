@@ -179,13 +179,13 @@ class Weights(NamedTuple):
     """Numbers of weights of a block, without biases and norms."""
 
     own: int
-    """Those of queries and outputs."""
+    """Number of queries' and outputs' weights."""
     read: int
-    """Those of keys and values."""
+    """Number of keys' and values' weights."""
     feed_forward: int
-    """Those of the feed-forward layer, or of the router and the experts that one token is multiplied with."""
+    """Number in the feed-forward layer, or in the router and the experts that one token is multiplied with."""
     experts_left: int
-    """Those of the experts that one token is not multiplied with."""
+    """Number in the experts that one token is not multiplied with."""
     scores: int
     """Operations for each token that a token attends to."""
 
