@@ -2,13 +2,15 @@
 
 from typing import NamedTuple
 
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
+
+from jaxformer.nn.rotary import Positions
 
 
 class Place(NamedTuple):
     """Positions of the tokens and kind of the layer, for rotary positions and sliding windows."""
 
-    positions: Int[Array, "#B T"] | None = None
+    positions: Positions | None = None
     """Positions of the tokens; None: 0, 1, 2, ..., counted on from the cached tokens."""
     windowed: Bool[Array, ""] | None = None
     """True if this layer has the sliding window; None without a layer pattern."""

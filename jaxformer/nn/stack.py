@@ -7,7 +7,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.nn.attention import Memory, MultiHeadAttention, Source
@@ -16,6 +16,7 @@ from jaxformer.nn.cache import KeysValues, KVCache, LayerCache
 from jaxformer.nn.disentangled import DistanceEncoding
 from jaxformer.nn.place import Place
 from jaxformer.nn.positions import RelativeBias, biased
+from jaxformer.nn.rotary import Positions
 from jaxformer.parallel.placement import along_rows
 from jaxformer.pytree import is_stacked, map_named
 from jaxformer.runtime.random import split
@@ -168,7 +169,7 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
     ) -> Float[Array, "B T D"]:
         """Apply every layer. Masks (`B N|1 T S`, True = may attend) hide keys; biases of that shape are added to the scores."""
         more = {"bias": bias, "memory_bias": memory_bias, "positions": positions}
@@ -185,7 +186,7 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """Apply every layer; return the output and the cache with x in it.
 
@@ -219,7 +220,7 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
     ) -> AttentionWeights:
         """Return the attention weights of every layer."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
@@ -234,7 +235,7 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
     ) -> Float[Array, "_ B T D"]:
         """Return x and the output of every layer, L + 1 in all."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
@@ -248,7 +249,7 @@ class Stack(nnx.Module):
         key: PRNGKeyArray | None = None,
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T E"]]:
         """Apply every layer of a stack with mixtures of experts and without a memory; return all router logits too."""
         keys = None if key is None else split(key, self.n_layers)

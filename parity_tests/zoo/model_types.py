@@ -219,6 +219,7 @@ CASES |= {
 IMAGE = {"hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 3, "num_channels": 2}
 OBLONG = IMAGE | {"intermediate_size": 20, "image_size": [9, 16], "patch_size": [3, 4]}
 SQUARE = IMAGE | {"image_size": 13, "patch_size": 4}
+DINOV3 = OBLONG | {"hidden_size": 24, "rope_theta": 20.0, "layerscale_value": 0.5}
 TOWER = SQUARE | {"intermediate_size": 20}
 TEXT = BERT | {"num_hidden_layers": 1, "max_position_embeddings": 16, "bos_token_id": 0, "pad_token_id": PAD}
 CASES |= {
@@ -231,6 +232,8 @@ CASES |= {
     "dinov2, images": ("Dinov2ForImageClassification", SQUARE | LABELS | {"use_swiglu_ffn": True, "mlp_ratio": 2}),
     "dinov2_with_registers": ("Dinov2WithRegistersModel", SQUARE | {"num_register_tokens": 3, "use_swiglu_ffn": True}),
     "dinov2_with_registers, images": ("Dinov2WithRegistersForImageClassification", SQUARE | LABELS),
+    "dinov3_vit": ("DINOv3ViTModel", DINOV3 | {"num_register_tokens": 3, "use_gated_mlp": True, "hidden_act": "silu"}),
+    "dinov3_vit, bare": ("DINOv3ViTModel", DINOV3 | {"num_register_tokens": 1, "query_bias": False, "value_bias": False}),
     "clip": (
         "CLIPModel",
         {"projection_dim": 10, "text_config": TEXT | {"hidden_size": 6, "eos_token_id": START}, "vision_config": TOWER},
@@ -402,8 +405,8 @@ def pictures(config: Any, rows: int = 3) -> np.ndarray:
 
 def hidden_patches(config: Any, rows: int = 3) -> np.ndarray:
     """A mask of the patches of these images; no row hides all."""
-    patches = config.patches if hasattr(config, "patches") else (config.image_size // config.patch_size) ** 2
-    return np.random.default_rng(13).random((rows, patches)) < 0.3
+    sizes = (np.broadcast_to(it, 2) for it in (config.image_size, config.patch_size))
+    return np.random.default_rng(13).random((rows, np.prod(np.floor_divide(*sizes)))) < 0.3
 
 
 def texts() -> np.ndarray:

@@ -36,6 +36,7 @@ ONE_SIDED = {
     "decoding/beam.py": LOOPS,
     "decoding/choose.py": LOOPS,
     "decoding/generate.py": LOOPS,
+    "decoding/likelihood.py": LOOPS,
     "decoding/sampling.py": "a compiled program takes its settings as arrays",
     "decoding/translation.py": LOOPS,
     "models/build.py": "torch has no shapes without a model but the meta device",
