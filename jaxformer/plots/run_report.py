@@ -74,6 +74,7 @@ def read_report(folder: Path, text: str | None = None, certificate: Path | None 
     as it has come.
     """
     run = RunFolder.open(folder)
+    run.check_trains()
     config, owner = run.config, writer_of(folder)
     try:
         recipe, (model, _) = dict(config["recipe"]), describe(run)

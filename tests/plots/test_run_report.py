@@ -10,6 +10,7 @@ from html import unescape
 import pytest
 
 from jaxformer.cli.main import dispatch
+from jaxformer.errors import CheckpointError
 from jaxformer.plots.run_page import page
 from jaxformer.plots.run_report import RunReport, Sample, read_report
 from jaxformer.runs.lock import only_writer
@@ -98,6 +99,9 @@ def test_a_run_that_is_being_written(writing, tmp_path):
     (run / "weights.safetensors").unlink()
     with only_writer(run):
         report = read_report(run)
+        for command in ("generate", "info"):
+            with pytest.raises(CheckpointError, match=r"still being written by process .*; wait for its end$"):
+                dispatch([command, str(run)])
     assert "; still being written by process " in report.state
     assert report.remarks == ["The run has no weights yet: neither samples nor attention are shown."]
     assert report.samples == []
@@ -118,9 +122,10 @@ def test_without_matplotlib_the_rest_is_shown(copying, no_matplotlib):
         (None, " is not there; give a folder that is"),
         ({"model": {}}, "/config.json does not describe a run of this version: 'recipe'"),
         ({"recipe": {"task": "copy", "model": {"width": 3}}}, "/config.json does not describe a run of this version: "),
-        ({"class": "GPT"}, "/config.json does not describe a run of this version: 'recipe'"),
+        ({"class": "GPT"}, " holds a saved model, and no run; `jaxformer info` shows it"),
+        ({"model_type": "gpt2"}, " is a folder of transformers, and no run; `jaxformer info` shows it"),
     ],
-    ids=["nowhere", "older", "older model", "no run"],
+    ids=["nowhere", "older", "older model", "saved", "transformers"],
 )
 def test_what_is_no_run_is_one_line(config, said, tmp_path, refusal):
     if config is not None:
