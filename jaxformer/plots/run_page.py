@@ -10,11 +10,18 @@ from jaxformer.parity.report.overlay import Curve, overlay
 from jaxformer.plots.losses import WORDS
 from jaxformer.plots.run_report import RunReport, Sample
 
+LAST = "last_spike", "last_skipped"
+"""Measures that are steps themselves, and no curves."""
 COLOURS = dict(zip(WORDS, ("loss", "normal", "parameters"), strict=True))
 """Measure -> kind of its curve."""
 LAYOUT = """
 #verdict { --mood: var(--normal); }
-img { background: white; width: 100%; min-width: 40rem; }
+img { background: white; max-width: none; }
+@media (max-width: 40rem) {
+  figure .scroll { overflow: visible; }
+  figure svg { min-width: 0 !important; overflow: visible; font-size: 18px; }
+  img { width: 100%; }
+}
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .2rem 0 .6rem; }
 dt { color: var(--quiet); font-size: .875rem; }
 dd { margin: 0; }
@@ -52,7 +59,9 @@ def header(report: RunReport) -> Markup:
 def curves(report: RunReport) -> Markup:
     """Render the losses in one plot, and each other measure in one of its own."""
     losses = {name: points for name, points in report.curves.items() if name in WORDS and points}
-    others = {name: points for name, points in report.curves.items() if name not in WORDS and len(points) > 1}
+    others = {
+        name: points for name, points in report.curves.items() if name not in WORDS and name not in LAST and len(points) > 1
+    }
     if not losses and not others:
         return section("curves", "Curves", tag("p", "Nothing is evaluated yet.", class_="quiet"))
     key = legend(*((COLOURS[name], WORDS[name]) for name in losses))

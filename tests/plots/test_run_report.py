@@ -12,7 +12,7 @@ import pytest
 from jaxformer.cli.main import dispatch
 from jaxformer.errors import CheckpointError
 from jaxformer.plots.run_page import page
-from jaxformer.plots.run_report import RunReport, Sample, read_report
+from jaxformer.plots.run_report import RunReport, Sample, fact, read_report
 from jaxformer.runs.lock import only_writer
 from tests.browser import asked, started
 
@@ -55,6 +55,15 @@ def right(sample: Sample) -> int:
     return next(
         (place for place, (one, other) in enumerate(places) if one != other), min(len(sample.written), len(sample.text))
     )
+
+
+def test_a_curve_has_round_numbers_that_are_whole(reported):
+    text = page(replace(reported, curves={"loss": {100: 2.0, 700: 1.5, 2000: 1.0}, "last_spike": {700: 650, 2000: 784}}))
+    marks = re.findall(r'class="tick" x="([\d.]+)" y="[\d.]+" text-anchor="middle">([\d,]+)<', text)
+    assert [label for _, label in marks] == ["500", "1,000", "1,500", "2,000"]
+    assert float(marks[-1][0]) + 3.6 * len("2,000") <= 720
+    assert "last spike over steps" not in text
+    assert fact("spikes", 1).startswith("spikes 1 (steps between two evaluations with a loss far above its running mean")
 
 
 def test_text_is_escaped(reported):
