@@ -56,14 +56,14 @@ class Checkpoint:
 
     @property
     def origin(self) -> "Origin":
-        """What the files say beyond the model."""
+        """Settings of the files beyond the model."""
         is_base = self.headless or (self.kind.headed and all(own != name for own, name in self.names.items()))
         return Origin(self.model.config, self.kind, self.described, is_base, self.headless)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a folder of transformers says beyond the model: `save` keeps it in folders of ours, and writes it back."""
+    """Settings of a folder of transformers beyond the model: `save` keeps them in folders of ours, and writes them back."""
 
     config: AnyModelConfig
     """Configuration that `described` describes."""
@@ -73,7 +73,7 @@ class Origin:
     is_base: bool
     """True if the files hold the base of a model type whose models have heads."""
     headless: bool
-    """As in Checkpoint."""
+    """True if the files lack the head that the model needs, as in Checkpoint."""
 
     @classmethod
     def kept_in(cls, described: Mapping[str, Any], config: AnyModelConfig) -> "Origin | None":

@@ -1,4 +1,4 @@
-"""Where a new run may be put."""
+"""Places where a new run may be put."""
 
 import os
 from contextlib import suppress
