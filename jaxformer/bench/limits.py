@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxformer.bench.problems import Training, Writing
 from jaxformer.config.first_layers import first_blocks, other_blocks
-from jaxformer.config.models import BlockConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.models import BlockConfig, EncoderDecoderConfig, ModelConfig
 from jaxformer.config.settings import BeamConfig
 from jaxformer.errors import InputError
 
