@@ -153,7 +153,7 @@ class Stack(nnx.Module):
     def unroll(self) -> int:
         """Number of layers per turn of the compiled loop; there is no loop if that is all of them.
 
-        XLA's CPU backend keeps what an unrolled loop was asked to recompute: `remat` needs a loop.
+        Under jax.jit alone XLA's CPU backend keeps what an unrolled loop was asked to recompute: `remat` needs a loop.
         """
         if self.layers == "auto":
             return 1 if self.remat or self.n_layers > DEEPEST_UNROLLED else self.n_layers
