@@ -137,7 +137,7 @@ def switches_of(kind: type[ModelConfig], given: dict[str, Any], draws: Draws) ->
     one, flip = draws.one, draws.flip
     rotary, window, relative = one("none", "half", "interleaved"), one(None, 2, 4), one("none", "t5", "alibi")
     tables = [given.get(name) for name in ("positions", "source_positions")]
-    narrow = not given.get("tied") and not any(isinstance(table, FixedTable) for table in tables)
+    free = not any(isinstance(table, FixedTable) for table in tables)
     affine, parallel = given["norm"] == "none" or one(True, True, True, False), flip()
     beside = given["norm_position"] == "pre" and given["d_ff"] > 0 and kind is not EncoderDecoderConfig
     return {
@@ -148,7 +148,7 @@ def switches_of(kind: type[ModelConfig], given: dict[str, Any], draws: Draws) ->
         "shared_norm": beside and parallel and flip(),
         "residual_multiplier": one(1.0, 1.0, 0.7),
         "clip_qkv": one(None, None, 0.9),
-        "embedding_width": one(None, 10) if narrow else None,
+        "embedding_width": one(None, 10) if free else None,
         "attention_scale": one(None, 0.4),
         "attention_softcap": one(None, 3.0),
         "qk_norm": flip(),

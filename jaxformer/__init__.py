@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.config.settings import OptimizerConfig as OptimizerConfig
     from jaxformer.config.settings import SamplingConfig as SamplingConfig
     from jaxformer.config.settings import ScheduleConfig as ScheduleConfig
+    from jaxformer.config.transcription import TranscriptionConfig as TranscriptionConfig
     from jaxformer.config.vision import VisionEncoderConfig as VisionEncoderConfig
     from jaxformer.convert.axes import Join as Join
     from jaxformer.convert.axes import Part as Part
@@ -115,6 +116,7 @@ PUBLIC = {
     "config.models": "EncoderConfig EncoderDecoderConfig GPTConfig",
     "config.presets": "preset",
     "config.settings": "BeamConfig OptimizerConfig SamplingConfig ScheduleConfig",
+    "config.transcription": "TranscriptionConfig",
     "config.vision": "VisionEncoderConfig",
     "convert.axes": "Join Part",
     "convert.family": "Family Rule attention_rules module_rules packed_rules projection_rules",

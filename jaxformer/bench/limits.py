@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.bench.problems import Training, Writing
+from jaxformer.config.first_layers import first_blocks, other_blocks
 from jaxformer.config.models import BlockConfig, EncoderDecoderConfig, ModelConfig
 from jaxformer.config.settings import BeamConfig
 from jaxformer.errors import InputError
@@ -174,22 +175,56 @@ def shape_of(problem: Training, batch: tuple) -> tuple[int, int, int]:
     return (rows, 0, width) if problem.pad is None else (rows, width, target - 1)
 
 
-def projections(config: BlockConfig) -> tuple[int, int, int]:
-    """Count weights of a block: of queries and outputs, of keys and values, and of the feed-forward layer."""
-    mixed = config.n_heads * config.head_width
-    own = config.d_model * mixed * (2 if config.output_projection else 1)
-    return own, 2 * config.d_model * config.kv_heads * config.head_width, (2 + config.gated) * config.d_model * config.d_ff
+class Weights(NamedTuple):
+    """Numbers of weights of a block, without biases and norms."""
+
+    own: int
+    """Number of queries' and outputs' weights."""
+    read: int
+    """Number of keys' and values' weights."""
+    feed_forward: int
+    """Number in the feed-forward layer, or in the router and the experts that one token is multiplied with."""
+    experts_left: int
+    """Number in the experts that one token is not multiplied with."""
+    scores: int
+    """Operations for each token that a token attends to."""
+
+
+def weights_of(config: BlockConfig) -> Weights:
+    """Count the weights of a block."""
+    d_model, heads, width = config.d_model, config.n_heads, config.head_width
+    queries, read = d_model * heads * width, 2 * d_model * config.kv_heads * width
+    mixed = heads * config.value_width
+    if config.kv_latent is not None:
+        _, held = config.cached_heads
+        made = width - (held - config.kv_latent) + config.value_width
+        read = d_model * held + config.kv_latent * heads * made
+        queries = queries if config.query_latent is None else config.query_latent * (d_model + heads * width)
+    own = queries + (d_model * mixed if config.output_projection else 0)
+    feed_forward, left, layer = (2 + config.gated) * d_model * config.d_ff, 0, (2 + config.gated) * d_model
+    if config.n_experts:
+        left = (config.n_experts - config.experts_per_token) * feed_forward
+        shared = layer * config.shared_d_ff + d_model * config.shared_gate
+        feed_forward = config.experts_per_token * feed_forward + d_model * config.n_experts + shared
+    return Weights(own, read, feed_forward, left, 2 * heads * width + 2 * mixed)
+
+
+def stacks_of(config: ModelConfig) -> list[ModelConfig]:
+    """Return the configurations of a model's layers: one, or that of its first layers and that of the others."""
+    return [first_blocks(config), other_blocks(config)] if getattr(config, "first_layers", 0) else [config]
 
 
 def forward_flops(config: ModelConfig, rows: int, source: int, target: int) -> float:
     """Count operations of a forward pass over `rows` sequences, without norms and activations: 2 N a token, 4 D T a token and
-    layer (N weights, T tokens attended to).
+    layer (N weights, T tokens attended to). Of experts, those of a token count; latents are made into keys and values.
     """
-    own, read, feed_forward = projections(config)
-    block, scores = own + read + feed_forward, 4 * config.n_heads * config.head_width
     head = 2 * config.d_model * config.vocab_size
     if not isinstance(config, EncoderDecoderConfig):
-        return rows * target * (config.n_layers * (2 * block + scores * target) + head)
+        stacks = ((it.n_layers, weights_of(it)) for it in stacks_of(config))
+        layers = sum(n * (2 * (own + read + feed) + scores * target) for n, (own, read, feed, _, scores) in stacks)
+        return rows * target * (layers + head)
+    own, read, feed_forward, _, scores = weights_of(config)
+    block = own + read + feed_forward
     encoder = source * config.n_layers * (2 * block + scores * source)
     decoder = target * (2 * (block + own) + scores * (target + source)) + source * 2 * read
     return rows * (encoder + config.decoder.n_layers * decoder + target * head)
@@ -197,29 +232,30 @@ def forward_flops(config: ModelConfig, rows: int, source: int, target: int) -> f
 
 def matrices(config: ModelConfig) -> int:
     """Count the weights that a token is multiplied with."""
-    own, read, feed_forward = projections(config)
-    layers, crossed = config.n_layers * (own + read + feed_forward), 0
+    stacks = [(it.n_layers, weights_of(it)) for it in stacks_of(config)]
     if isinstance(config, EncoderDecoderConfig):
-        layers, crossed = config.decoder.n_layers * (own + read + feed_forward), config.decoder.n_layers * own
-    return layers + crossed + config.d_model * config.vocab_size
+        stacks = [(config.decoder.n_layers, it._replace(own=2 * it.own)) for _, it in stacks]
+    return sum(n * (it.own + it.read + it.feed_forward) for n, it in stacks) + config.d_model * config.vocab_size
 
 
 def parameters(config: ModelConfig) -> int:
     """Count all parameters except biases and norms."""
-    own, read, feed_forward = projections(config)
+    stacks = [(it.n_layers, weights_of(it)) for it in stacks_of(config)]
+    layers = sum(n * (it.own + it.read + it.feed_forward + it.experts_left) for n, it in stacks)
     if not isinstance(config, EncoderDecoderConfig):
         tables = 1 if getattr(config, "tied", False) else 2
-        return config.n_layers * (own + read + feed_forward) + (tables * config.vocab_size + config.context) * config.d_model
+        places = config.context if config.positions == "learned" else 0
+        return layers + (tables * config.vocab_size + places) * config.d_model
     tables = config.source_vocab_size or 0
     tables += config.vocab_size * (1 if config.tied else 2)
-    layers = config.n_layers * (own + read + feed_forward) + config.decoder.n_layers * (2 * (own + read) + feed_forward)
-    return layers + tables * config.d_model
+    ((_, it),) = stacks
+    return layers + config.decoder.n_layers * (2 * (it.own + it.read) + it.feed_forward) + tables * config.d_model
 
 
 def writing_cost(problem: Writing) -> Cost:
     """Compute the cost of writing: a token reads all weights once, for any number of rows, and the key-value cache once."""
     config, (rows, prompt), tokens = problem.model, problem.prompts.shape, problem.n_tokens
-    kept = 2 * config.kv_heads * config.head_width * config.n_layers
+    kept = config.cached_numbers * config.n_layers
     if problem.pad is None:
         lengths = tokens * (prompt + tokens / 2)
         flops = forward_flops(config, rows, 0, prompt + tokens)

@@ -93,14 +93,19 @@ def read_by_torch(model: Model) -> Model:
     return with_head(model, replace(model.config, pooler=False), rngs=jax.random.key(0))
 
 
-def original(source: Checkpoint, dtype: str) -> Any:
-    """Load transformers' own model of a folder: weights rounded to `dtype`, then held in float32, which is exact."""
+def verifiers() -> tuple[Any, Any]:
+    """Import transformers and torch, with which converted models are compared; MissingPackageError if one is not installed."""
     try:
-        transformers, torch = import_module("transformers"), import_module("torch")
+        return import_module("transformers"), import_module("torch")
     except ImportError as error:
         raise MissingPackageError(
             f"--verify compares with transformers' own model, and {error.name} is not installed; pip install transformers torch"
         ) from None
+
+
+def original(source: Checkpoint, dtype: str) -> Any:
+    """Load transformers' own model of a folder: weights rounded to `dtype`, then held in float32, which is exact."""
+    transformers, torch = verifiers()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()  # what is missing or left over, the check of weights tells
     cls = getattr(transformers, source.kind.model)

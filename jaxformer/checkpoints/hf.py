@@ -33,6 +33,8 @@ LEGACY = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm
 """Endings of tensor names that transformers renames on loading: (old, new)."""
 WRAPPERS = "_orig_mod.", "module."
 """Prefixes that torch.compile and DataParallel add to every tensor name."""
+KEPT = "transformers"
+"""Key in a config.json of ours: the settings of the folder of transformers that the model came from."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,40 @@ class Checkpoint:
     """True if the model needs an untied head, but the files have none: logits are then computed with the embedding table."""
 
     @property
-    def is_base(self) -> bool:
-        """True if the files hold the base of a model type whose models have heads."""
-        return self.headless or (self.kind.headed and all(own != name for own, name in self.names.items()))
+    def origin(self) -> "Origin":
+        """Settings of the files beyond the model."""
+        is_base = self.headless or (self.kind.headed and all(own != name for own, name in self.names.items()))
+        return Origin(self.model.config, self.kind, self.described, is_base, self.headless)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Settings of a folder of transformers beyond the model: `save` keeps them in folders of ours, and writes them back."""
+
+    config: AnyModelConfig
+    """Configuration that `described` describes."""
+    kind: ModelType
+    described: Mapping[str, Any]
+    """Contents of transformers' config.json."""
+    is_base: bool
+    """True if the files hold the base of a model type whose models have heads."""
+    headless: bool
+    """True if the files lack the head that the model needs, as in Checkpoint."""
+
+    @classmethod
+    def kept_in(cls, described: Mapping[str, Any], config: AnyModelConfig) -> "Origin | None":
+        """Return what `keep` put into the config.json of a folder of ours; None if the model comes from elsewhere."""
+        if (kept := described.get(KEPT)) is None:
+            return None
+        return cls(config, MODEL_TYPES[kept["config"]["model_type"]], kept["config"], kept["is_base"], kept["headless"])
+
+    def keep(self, model: Model) -> dict[str, Any]:
+        """Return the key of our config.json that keeps it; empty if transformers has no such model any more."""
+        try:
+            described = settings_of(model, self)[1]
+        except ConversionError:
+            return {}
+        return {KEPT: {"config": described, "is_base": self.is_base, "headless": self.headless}}
 
 
 def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
@@ -126,7 +159,8 @@ def closest(names: Collection[str]) -> str:
         return ""
     return (
         f"; {n} of {len(found)} names of its tensors are those of a {name!r}, which may compute something else: where the code "
-        f"is the same, give family={name!r} and a configuration, else rules of your own (docs/models.md, Weights)"
+        f"is the same, give the file of tensors with --family {name}, in Python family={name!r}, else rules of your own "
+        "(docs/models.md, Weights)"
     )
 
 
@@ -198,37 +232,43 @@ def typed(like: Model, state: Mapping[str, Any], family: Family) -> Model:
     return typed_like
 
 
-def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = None, ids: Mapping[str, int] = {}) -> None:
+def write_checkpoint(model: Model, folder: Path, source: Origin | None = None, ids: Mapping[str, int] = {}) -> None:
     """Write files that `AutoModel.from_pretrained` loads into an empty folder; `ids` are special tokens for config.json.
 
-    If `source` is given and has an equal configuration, the other keys of its config.json are kept. ConversionError lists
-    configuration fields that transformers' format cannot express.
+    The other keys of the source's config.json are kept. ConversionError lists configuration fields that transformers' format
+    cannot express.
     """
+    kind, described = settings_of(model, source, ids)
+    state = tensors_to_torch(model, kind.family_of(model.config))
+    if source is not None and source.is_base:
+        state = {name.removeprefix(kind.prefix): array for name, array in state.items()}
+    (folder / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + "\n", "utf-8")
+    save_tensors(folder / WEIGHTS, state, {"format": "pt"})
+
+
+def settings_of(model: Model, source: Origin | None, ids: Mapping[str, int] = {}) -> tuple[ModelType, dict[str, Any]]:
+    """Return the model type that expresses a model, and its config.json, with what the source's says besides."""
     kind, described = describe(model.config, source and source.kind)
-    if isinstance(model.config, ModelConfig):
-        described |= {"bos_token_id": None, "eos_token_id": None, **ids}
+    special = {"bos_token_id": None, "eos_token_id": None, **ids} if isinstance(model.config, ModelConfig) else {}
     if source is None and "decoder_start_token_id" not in ids and isinstance(model.config, EncoderDecoderConfig):
         warnings.warn(
             f"config.json of this {kind.name} names no special tokens, by which transformers' generate starts and ends; give "
             "source, the folder that the model came from, or write decoder_start_token_id and eos_token_id into it",
             stacklevel=4,
         )
-    if source is not None:
-        same = not differences(model.config, source.model.config, but=())
+    if source is None:
+        described |= special
+    else:
+        same = not differences(model.config, source.config, but=())
         replaced = () if same else [f"{part}_dict" for part in kind.parts]
         kept = {name: value for name, value in source.described.items() if name not in replaced}
-        described = kept if same else {**kept, **described}
-    is_base = source is not None and source.is_base
-    described["architectures"] = [kind.base if is_base else kind.model]
+        described = kept if same else special | kept | described
+    described["architectures"] = [kind.base if source is not None and source.is_base else kind.model]
     if source is not None and source.headless:
         described["tie_word_embeddings"] = source.described.get("tie_word_embeddings", False)
     types = sorted({str(leaf.dtype) for leaf in named_weights(model).values()})
     described["torch_dtype" if "torch_dtype" in described else "dtype"] = types[0] if len(types) == 1 else "float32"
-    state = tensors_to_torch(model, kind.family_of(model.config))
-    if is_base:
-        state = {name.removeprefix(kind.prefix): array for name, array in state.items()}
-    (folder / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + "\n", "utf-8")
-    save_tensors(folder / WEIGHTS, state, {"format": "pt"})
+    return kind, described
 
 
 def describe(config: AnyModelConfig, kind: ModelType | None = None) -> tuple[ModelType, dict[str, Any]]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checkpoints.foreign import check_foreign
-from jaxformer.checkpoints.hf import Checkpoint, checkpoint_of, model_of, read_checkpoint, tensor_names, unwrapped
+from jaxformer.checkpoints.hf import Checkpoint, Origin, checkpoint_of, model_of, read_checkpoint, tensor_names, unwrapped
 from jaxformer.config.configuration import from_dict
 from jaxformer.config.dual import AnyModelConfig, DualEncoderConfig
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
@@ -22,7 +22,8 @@ from jaxformer.convert.family import Family
 from jaxformer.convert.heads import find_variant, variant_for
 from jaxformer.convert.registry import FAMILIES, MODEL_TYPES, find_family
 from jaxformer.convert.safetensors import load_weights
-from jaxformer.convert.state_files import open_state
+from jaxformer.convert.state_files import open_state, unknown_ending
+from jaxformer.convert.weight_files import PICKLES, SAFETENSORS
 from jaxformer.errors import CheckpointError, ConfigError, ConversionError, InputError, first_line, listed
 from jaxformer.models import Model, abstract
 from jaxformer.runs.folder import CONFIG, WEIGHTS, RunFolder, read_config
@@ -56,6 +57,8 @@ class Opened:
     """Family that defines the names of the tensors."""
     checkpoint: Checkpoint | None = None
     """Checkpoint in transformers' format, if transformers wrote it."""
+    origin: Origin | None = None
+    """Settings of the folder of transformers that the model came from, if it did."""
     words: "Tokenizer | Task | None" = None
     """Tokenizer or task of a run: it encodes and decodes ids."""
 
@@ -103,12 +106,13 @@ def open_folder(folder: Path) -> Opened:
     try:
         check_saved(folder, WEIGHTS)
         config, dtype = saved_config(described)
+        origin = saved_origin(described, config)
     except ConfigError as error:
         raise CheckpointError(f"{folder}/{error}") from None
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise CheckpointError(f"{folder} holds {dtype}; load it under jax.enable_x64(True)")
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), abstract(config))
-    return Opened(folder, load_weights(run.weights, like))
+    return Opened(folder, load_weights(run.weights, like), origin=origin)
 
 
 def check_saved(folder: Path, weights: str) -> None:
@@ -128,15 +132,17 @@ def of_checkpoint(found: Checkpoint) -> Opened:
             "write mean nothing",
             stacklevel=4,
         )
-    return Opened(found.place, found.model, found.kind.family_of(found.model.config), found)
+    return Opened(found.place, found.model, found.kind.family_of(found.model.config), found, found.origin)
 
 
 def open_file(path: Path, family: Family | str | None, config: AnyModelConfig | None) -> Opened:
     """Open the model in a file of tensors."""
     check_foreign(path)
+    if path.suffix not in SAFETENSORS + PICKLES:
+        raise InputError(unknown_ending(path))
     if family is None:
         where = f"docs/models.md lists the {len(FAMILIES)}"
-        raise InputError(f"{path} holds tensors alone; give the name of their family, as family='gpt2' ({where})")
+        raise InputError(f"{path} holds tensors alone; give their family: --family gpt2, in Python family='gpt2' ({where})")
     rules = find_family(family)
     kind, state = next((it for it in MODEL_TYPES.values() if it.family.name == rules.name), None), unwrapped(open_state(path))
     described = read_config(path.parent) if (path.parent / CONFIG).is_file() else {}
@@ -147,7 +153,8 @@ def open_file(path: Path, family: Family | str | None, config: AnyModelConfig | 
             return of_checkpoint(checkpoint_of(path, find_variant(kind, described, state), described, state))
         config = saved_config(described)[0] if config is None and "class" in described else config
         if config is None:
-            raise InputError(f"{path} does not say how many heads its model has, and more; give config=GPTConfig(...)")
+            give = f"put its {CONFIG} beside it, or in Python give config=GPTConfig(...)"
+            raise InputError(f"{path} does not say how many heads its model has, and more; {give}")
         if kind is not None:
             kind, rules = variant_for(kind, config) or kind, find_family(family, model=abstract(config))
             state = {own: state[name] for own, name in tensor_names(kind, state)[0].items()}
@@ -162,6 +169,14 @@ def saved_config(described: Mapping[str, Any]) -> tuple[AnyModelConfig, np.dtype
         return from_dict(CONFIGS[described["class"]], described["config"]), jnp.dtype(described["dtype"])
     except (KeyError, TypeError, ConfigError) as error:
         raise ConfigError(f"{CONFIG} does not describe a saved model: {error}") from None
+
+
+def saved_origin(described: Mapping[str, Any], config: AnyModelConfig) -> Origin | None:
+    """Return the settings of transformers' folder that `save` kept; ConfigError if they are something else."""
+    try:
+        return Origin.kept_in(described, config)
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{CONFIG} does not describe the folder that its model came from: {error!r}") from None
 
 
 def cast(model: Model, dtype: str) -> Model:

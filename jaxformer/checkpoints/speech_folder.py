@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxformer.checkpoints.texts import GENERATION, of_search, said_in, unread
 from jaxformer.config.spectrogram import SpectrogramConfig
+from jaxformer.config.transcription import TranscriptionConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.runs.folder import CONFIG
 from jaxformer.validation.fields import check_kind
@@ -27,10 +28,12 @@ READ = """alignment_heads begin_suppress_tokens forced_decoder_ids is_multilingu
 max_initial_timestamp_index no_timestamps_token_id prev_sot_token_id prompt_condition_type return_timestamps suppress_tokens
 task task_to_id"""
 """Settings of generation that are read here, or change no token."""
+USUAL_TOP_K = 50
+"""transformers' number of likeliest tokens among which one is drawn, where a folder names none."""
 IGNORED = {"bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "max_new_tokens", "min_length"}
 """Settings that texts follow, and transcripts do not."""
-FALLBACKS = ("compression_ratio_threshold", "condition_on_prev_tokens", "logprob_threshold", "no_speech_threshold")
-"""Settings by which transformers writes a window again, skips it, or reads what was written before; they are refused."""
+SETTINGS = ("compression_ratio_threshold", "condition_on_prev_tokens", "logprob_threshold", "no_speech_threshold")
+"""Settings of generation that are fields of a TranscriptionConfig."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,21 @@ class Speech:
     latest_first_timestamp: int | None
     rules: Mapping[str, Any]
     """Fields of SamplingConfig and of BeamConfig, but for those of timestamps."""
+    previous: int | None
+    """Token before a text that was written before; None if the folder names none."""
+    top_k: int
+    """Number of likeliest tokens among which one is drawn."""
+    settings: TranscriptionConfig
 
     @property
     def first_timestamp(self) -> int | None:
         """Id of the first timestamp; None if the model has none."""
         return None if self.no_timestamps is None else self.no_timestamps + 1
+
+    @property
+    def no_speech(self) -> int:
+        """Id that says that nothing is spoken, the one before `no_timestamps`; 0 if the model has no timestamps."""
+        return 0 if self.no_timestamps is None else self.no_timestamps - 1
 
     def rules_with(self, *, timestamps: bool) -> dict[str, Any]:
         """Return the fields of SamplingConfig and of BeamConfig."""
@@ -120,20 +133,23 @@ def read_speech(folder: Path) -> Speech:
     config, settings = said_in(folder / CONFIG), said_in(folder / GENERATION)
     older = of_search(config) if settings else {}
     found = {name: value for name, value in config.items() if name not in older} | settings
-    if odd := next((name for name in FALLBACKS if found.get(name)), None):
-        raise CheckpointError(f"{folder}: {odd} = {found[odd]!r:.40} of its {GENERATION} is not supported; take it out")
+    if found.get("prompt_condition_type", "first-segment") != "first-segment":
+        raise CheckpointError(f"{folder}: prompt_condition_type of its {GENERATION} is not supported ('first-segment' is)")
     try:
         ignored = {name: settings[name] for name in settings if name in IGNORED}
-        if left := unread(settings, found, dict.fromkeys(READ.split())) | ignored:
+        if left := unread(settings, found, dict.fromkeys([*READ.split(), *SETTINGS])) | ignored:
             listed = ", ".join(f"{name} = {value!r:.40}" for name, value in left.items())
             warnings.warn(f"{folder}: {listed} of its {GENERATION}: not read here, so transcripts may differ", stacklevel=3)
         return _speech(found)
+    except ConfigError as error:
+        raise CheckpointError(f"{folder}/{GENERATION}: {error}") from None
     except (TypeError, AttributeError, LookupError, ValueError) as error:
         raise CheckpointError(f"{folder}/{GENERATION} says no way to write transcripts: {error!r:.80}") from None
 
 
 def _speech(found: Mapping[str, Any]) -> Speech:
     end, forced = found["eos_token_id"], found.get("forced_decoder_ids", ())
+    suppressed = found.get("suppress_tokens", ())  # the last but one stands before earlier texts, as in transformers
     if isinstance(end, list):
         (end,) = end
     if [place for place, _ in forced] != [*range(1, len(forced) + 1)]:
@@ -152,8 +168,11 @@ def _speech(found: Mapping[str, Any]) -> Speech:
         longest=found.get("max_length"),
         latest_first_timestamp=found.get("max_initial_timestamp_index"),
         rules={
-            "suppressed": tuple(sorted({*found.get("suppress_tokens", ())})),
+            "suppressed": tuple(sorted({*suppressed})),
             "not_first": tuple(found.get("begin_suppress_tokens", ())),
             "no_repeat_ngram": found.get("no_repeat_ngram_size", 0),
         },
+        previous=found.get("prev_sot_token_id", suppressed[-2] if len(suppressed) > 1 else None),
+        top_k=found.get("top_k", USUAL_TOP_K),
+        settings=TranscriptionConfig(**{name: found[name] for name in SETTINGS if name in found}),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from jaxformer.checkpoints.hf import KEPT
 from jaxformer.checkpoints.opened import Opened, open_path
 from jaxformer.checkpoints.translator import TooLong, Translator, load_translator
 from jaxformer.config.models import ModelConfig
@@ -40,6 +41,8 @@ def read_ids(folder: Path, chosen: Mapping[str, Any] = NONE_CHOSEN) -> Ids:
     A warning names ignored settings. `chosen` holds the command's replacements for settings; None: chosen by the user.
     """
     config, settings = said_in(folder / CONFIG), said_in(folder / GENERATION)
+    if KEPT in config:  # a folder of ours, of a model that came from one of transformers
+        config = without_null(config[KEPT]["config"])
     place = GENERATION if (folder / GENERATION).is_file() else CONFIG
     older = of_search(config) if place == GENERATION else {}
     found = {name: value for name, value in config.items() if name not in older} | settings
@@ -58,10 +61,14 @@ def read_ids(folder: Path, chosen: Mapping[str, Any] = NONE_CHOSEN) -> Ids:
 def said_in(path: Path) -> dict[str, Any]:
     """Read a file of settings, without null values; empty if the file does not exist."""
     try:
-        said = parsed(read_small(path)) if path.is_file() else {}
-        return {key: value for key, value in said.items() if value is not None}
+        return without_null(parsed(read_small(path)) if path.is_file() else {})
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read: {first_line(error)}") from None
+
+
+def without_null(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that have a value."""
+    return {key: value for key, value in said.items() if value is not None}
 
 
 def text_config(found: Opened) -> ModelConfig:

@@ -1,28 +1,46 @@
 """Transcriber of a folder of Whisper: audio -> text, window after window."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxformer.checkpoints.opened import open_path
 from jaxformer.checkpoints.speech_folder import Speech, read_spectrogram, read_speech
 from jaxformer.checkpoints.texts import read_tokenizer
+from jaxformer.checkpoints.windows import Attempt, before_window, compression_ratio, cut_segments
 from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.config.spectrogram import SpectrogramConfig
+from jaxformer.config.transcription import TranscriptionConfig
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.decoding import translate, translate_beam
-from jaxformer.decoding.prepare import check_length
-from jaxformer.errors import CheckpointError, InputError, type_of
+from jaxformer.decoding.likelihood import log_probabilities
+from jaxformer.decoding.prepare import check_id, check_length
+from jaxformer.errors import CheckpointError, InputError
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.spectrogram import log_mel
 from jaxformer.runs.folder import TOKENIZER
 from jaxformer.runtime.jit import jit
+from jaxformer.validation.audio import check_audio
 from jaxformer.validation.fields import check_kind, check_path
+
+
+class Asked(NamedTuple):
+    """Settings of every window of a transcription."""
+
+    start: list[int]
+    """Tokens that a transcript begins with."""
+    rules: dict[str, Any]
+    """Fields of SamplingConfig and of BeamConfig."""
+    beam: BeamConfig | None
+    n_tokens: int | None
+    prompt: list[int]
+    settings: TranscriptionConfig
+    key: PRNGKeyArray | None
 
 
 class Segment(NamedTuple):
@@ -72,6 +90,9 @@ class Transcriber:
         timestamps: bool | None = None,
         beam: BeamConfig | None = None,
         n_tokens: int | None = None,
+        prompt: str | Sequence[int] | None = None,
+        settings: TranscriptionConfig | None = None,
+        key: PRNGKeyArray | None = None,
     ) -> Transcript:
         """Write down a waveform of one channel, of floats within +-1.
 
@@ -79,7 +100,9 @@ class Transcriber:
         "translate" (into English). With `timestamps`, segments have times; audio that is longer than a window of 30 s needs
         them, and is read window after window: each begins where the last whole segment ends. A `beam` searches for the
         likeliest text of each window; without one, each token is the likeliest at its place. `n_tokens` bounds the tokens of a
-        window. InputError for audio that cannot be read, and for what the model does not know.
+        window. `prompt` is a text, or ids, that is read before it as if it had been spoken. `settings` say when a window is
+        written again, left out, or read after the last one; None: as the folder says. Temperatures above 0 need a `key`.
+        InputError for audio that cannot be read, and for what the model does not know.
         """
         features = self.features(audio, sampling_rate)
         timestamps = self._timed(timestamps, len(features) > self.spectrogram.n_frames)
@@ -87,13 +110,11 @@ class Transcriber:
         if None in begin and self.speech.languages:
             begin[begin.index(None)] = self._detected(features)
         start = [token for token in begin if token is not None]
-        rules = self.speech.rules_with(timestamps=timestamps)
-        if beam is None:
-            settings: SamplingConfig | BeamConfig = SamplingConfig(temperature=0, **rules)
-        else:
-            check_kind("beam", beam, BeamConfig, "a BeamConfig")
-            settings = replace(beam, **rules)
-        segments = tuple(self._segments(features, start, settings, n_tokens))
+        settings = self.speech.settings if settings is None else settings
+        self._check_settings(settings, key)
+        asked = Asked(start, self.speech.rules_with(timestamps=timestamps), beam, n_tokens, self._prompt(prompt), settings, key)
+        check_kind("beam", beam, (BeamConfig, type(None)), "a BeamConfig")
+        segments = tuple(self._segments(features, asked))
         codes = {token: code for code, token in self.speech.languages.items()}
         tokens = np.concatenate([np.zeros(0, np.int32), *(each.tokens for each in segments)])
         return Transcript(tokens, segments, self._text(tokens), next((codes[it] for it in start if it in codes), None))
@@ -124,35 +145,94 @@ class Transcriber:
         logits = np.asarray(_next_logits(self.model, window, np.array([[self.speech.start]], np.int32)))
         return int(min(tokens[logits[tokens] == logits[tokens].max()]))
 
-    def _segments(
-        self, features: Float[np.ndarray, "T M"], start: list[int], settings: SamplingConfig | BeamConfig, n_tokens: int | None
-    ) -> Iterator[Segment]:
+    def _segments(self, features: Float[np.ndarray, "T M"], asked: Asked) -> Iterator[Segment]:
         """Yield the segments of window after window."""
         seek, frame, context = 0, self.spectrogram.hop / self.spectrogram.sampling_rate, self.model.config.context
-        longest = self.speech.longest or context
+        longest, settings, most = self.speech.longest or context, asked.settings, context // 2 - 1
         first = self.model.config.vocab_size if self.speech.first_timestamp is None else self.speech.first_timestamp
+        written, conditioned = [np.array(asked.prompt, np.int32)] if asked.prompt else [], settings.condition_on_prev_tokens
         while seek < len(features):
             window = features[seek : seek + self.spectrogram.n_frames]
-            longest = min(longest + len(start), context)  # transformers too adds the start again at every window
-            room = longest - len(start) if n_tokens is None else check_length(n_tokens, context - len(start), 1)
+            before = before_window(written, first, most) if conditioned else asked.prompt
+            start = [cast(int, self.speech.previous), *before, *asked.start] if before else asked.start
+            longest = min(longest + min(len(start), most), context)  # transformers too adds them again at every window
+            room = longest - len(start) if asked.n_tokens is None else check_length(asked.n_tokens, context - len(start), 1)
             padded = np.pad(window, ((0, self.spectrogram.n_frames - len(window)), (0, 0)))
-            tokens = self._written(padded[None], start, settings, room)
+            attempt = self._attempt(padded[None], start, asked, room, seek)
+            conditioned = settings.condition_on_prev_tokens and attempt.temperature < HIGH_TEMPERATURE
+            if attempt.silent(settings):
+                seek += len(window)
+                continue
+            tokens = attempt.tokens[:-1] if attempt.tokens[-1] == self.speech.end else attempt.tokens
             parts, read = cut_segments(tokens, first, len(window))
+            written += [some for *_, some in parts]
             for begins, ends, some in (part for part in parts if part[2].size):
                 yield Segment((seek + 2 * begins) * frame, (seek + 2 * ends) * frame, some, self._text(some))
             seek += read
 
+    def _attempt(self, window: np.ndarray, start: list[int], asked: Asked, n_tokens: int, seek: int) -> Attempt:
+        """Write one window at one temperature after another, until the settings are content."""
+        settings, attempt = asked.settings, None
+        for number, temperature in enumerate(settings.temperatures):
+            key = None if asked.key is None else jax.random.fold_in(jax.random.fold_in(asked.key, seek), number)
+            drawn = {"temperature": temperature, "top_k": self.speech.top_k if temperature else 0}
+            sampling = SamplingConfig(**drawn, **asked.rules)
+            searched = None if asked.beam is None or temperature else replace(asked.beam, **asked.rules)
+            tokens = self._written(window, start, searched or sampling, n_tokens, key)
+            likelihood, no_speech = 0.0, 0.0
+            if settings.logprob_threshold is not None:
+                found, first = log_probabilities(self.model, window, tokens, sampling, start=start, eos=self.speech.end)
+                likelihood, no_speech = float(found.mean()), float(first[-len(asked.start), self.speech.no_speech])
+            ratio = compression_ratio(tokens, self.model.config.vocab_size)
+            attempt = Attempt(tokens, temperature, ratio, likelihood, no_speech)
+            if not attempt.wanting(settings):
+                break
+        return cast(Attempt, attempt)
+
     def _written(
-        self, window: np.ndarray, start: list[int], settings: SamplingConfig | BeamConfig, n_tokens: int
+        self,
+        window: np.ndarray,
+        start: list[int],
+        settings: SamplingConfig | BeamConfig,
+        n_tokens: int,
+        key: PRNGKeyArray | None,
     ) -> np.ndarray:
-        """Return the ids of one window, up to its end."""
+        """Return the ids of one window, with its end."""
         given: dict[str, Any] = {"start": start, "eos": self.speech.end, "pad": self.speech.pad}
         if isinstance(settings, BeamConfig):
             tokens = translate_beam(self.model, window, n_tokens, settings, **given).tokens[0, 0]
         else:
-            tokens = translate(self.model, window, n_tokens, settings, **given)[0]
+            tokens = translate(self.model, window, n_tokens, settings, key=key, **given)[0]
         ends = np.flatnonzero(tokens == self.speech.end)
-        return tokens[: ends[0]] if ends.size else tokens
+        return tokens[: ends[0] + 1] if ends.size else tokens
+
+    def _check_settings(self, settings: TranscriptionConfig, key: PRNGKeyArray | None) -> None:
+        """Raise InputError for settings that ask for a key, or for a token that the model has not."""
+        check_kind("settings", settings, TranscriptionConfig, "a TranscriptionConfig")
+        if any(settings.temperatures) and key is None:
+            raise InputError(f"temperatures = {settings.temperatures} draw at random; give a key, as key=jax.random.key(0)")
+        if settings.no_speech_threshold is not None and self.speech.no_timestamps is None:
+            raise InputError("no_speech_threshold needs a no_timestamps_token_id, which generation_config.json does not name")
+        if settings.condition_on_prev_tokens and self.speech.previous is None:
+            raise InputError("condition_on_prev_tokens needs a prev_sot_token_id, which generation_config.json does not name")
+
+    def _prompt(self, prompt: str | Sequence[int] | None) -> list[int]:
+        """Return the ids of a prompt; none without one."""
+        if prompt is None:
+            return []
+        if self.speech.previous is None:
+            raise InputError("a prompt needs a prev_sot_token_id, which generation_config.json does not name; leave it out")
+        check_kind("prompt", prompt, (str, list, tuple, np.ndarray), "a text, or a list of ids")
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise InputError("prompt is a text, and the folder has no tokenizer.json; give ids")
+            prompt = self.tokenizer.encode(f" {prompt.strip()}", name="prompt").tolist()
+        ids = np.asarray(prompt).tolist()
+        for token in ids:
+            check_id("prompt", token, self.speech.end)
+        if len(ids) > (most := self.model.config.context // 2 - 1):
+            raise InputError(f"prompt has {len(ids)} tokens; give at most {most}, half of what the model reads")
+        return ids
 
     def _text(self, tokens: np.ndarray) -> str | None:
         """Return the text of ids without timestamps and special tokens; None without a tokenizer."""
@@ -163,49 +243,8 @@ class Transcriber:
         return self.tokenizer.decode(tokens[known])
 
 
-LOUDEST = 16.0
-"""Largest sample that may be one of floats within +-1, which resampling and filters go beyond a little."""
-Part = tuple[int, int, np.ndarray]
-"""Times of a segment's begin and end, in tokens of the source from the window's begin, and its ids."""
-
-
-def cut_segments(tokens: np.ndarray, first_timestamp: int, n_frames: int) -> tuple[list[Part], int]:
-    """Cut the ids of a window at its pairs of timestamps; return the segments, and the number of frames that were read.
-
-    What follows the last pair is cut off, and read again in the next window; but a single timestamp at the end says that
-    nothing more is spoken in this one. Without a pair, the window is one segment.
-    """
-    times, timed = tokens - first_timestamp, tokens >= first_timestamp
-    pairs = [int(place) + 1 for place in np.flatnonzero(timed[:-1] & timed[1:])]
-    if not pairs:
-        last = times[timed][-1] if timed.any() else 0
-        return [(0, int(last) if last else n_frames // 2, tokens)], n_frames
-    closed = bool(timed[-1] and not timed[-2])
-    cuts = [*pairs, len(tokens)] if closed else [*pairs[:-1], pairs[-1] + 1]
-    ends = [cut - 1 for cut in cuts[:-1]] + [cuts[-1] - (1 if closed else 2)]
-    begins = [0, *cuts[:-1]]
-    parts = [(max(int(times[a]), 0), int(times[z]), tokens[a:cut]) for a, z, cut in zip(begins, ends, cuts, strict=True)]
-    return parts, n_frames if closed else 2 * max(int(times[cuts[-1] - 2]), 0) or n_frames
-
-
-def check_audio(audio: Any, sampling_rate: Any, config: SpectrogramConfig) -> np.ndarray:
-    """Return a waveform as an array; InputError names what is wrong with it."""
-    if sampling_rate != config.sampling_rate:
-        raise InputError(
-            f"sampling_rate = {sampling_rate!r:.40}, and this model reads {config.sampling_rate} Hz; resample the audio"
-        )
-    waveform = np.asarray(audio)
-    if not np.issubdtype(waveform.dtype, np.floating):
-        raise InputError(f"audio is {waveform.dtype if waveform.shape else type_of(audio)}; give floats within +-1")
-    if waveform.ndim != 1:
-        raise InputError(f"audio has shape {waveform.shape}; give one channel, as the mean of several")
-    if not waveform.size:
-        raise InputError("audio is empty; give at least one sample")
-    if (bad := np.flatnonzero(~np.isfinite(waveform))).size:
-        raise InputError(f"audio[{bad[0]}] = {waveform[bad[0]]}; give finite samples")
-    if (most := np.abs(waveform).max()) > LOUDEST:
-        raise InputError(f"audio has samples up to {most:.3g}; give floats within +-1 (of 16 bits, divide by 32768)")
-    return waveform
+HIGH_TEMPERATURE = 0.5
+"""Temperature from which on the next window is not read after what was drawn."""
 
 
 @jit

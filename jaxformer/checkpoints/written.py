@@ -48,10 +48,10 @@ def save(model: Model, folder: Path | str, like: Like = "jax", *, source: Path |
 
     With like="jax": config.json and weights.safetensors, in torch_ref's layout. With like="hf": config.json and
     model.safetensors, which transformers' `AutoModel.from_pretrained` loads. `source` is the folder that the model came from:
-    its tokenizer is copied, and if transformers wrote it, "hf" keeps the other keys of its config.json. The write is atomic:
-    the folder appears whole or not at all. InputError if the folder exists, if the model is not a GPT, Encoder or
-    EncoderDecoder, or if `load` would refuse it (the message names the leaf). ConversionError if transformers has no such
-    model; CheckpointError if the folder cannot be written.
+    its tokenizer is copied, and if transformers wrote it, the other keys of its config.json are kept: with "jax" under a key of
+    their own, until it is written as "hf" again. The write is atomic: the folder appears whole or not at all. InputError if the
+    folder exists, if the model is not a GPT, Encoder or EncoderDecoder, or if `load` would refuse it (the message names the
+    leaf). ConversionError if transformers has no such model; CheckpointError if the folder cannot be written.
     """
     if not isinstance(model, Model):
         raise InputError(f"{type_of(model)} cannot be saved; give a model of class {', '.join(CONFIGS)}")
@@ -65,10 +65,11 @@ def write_folder(model: Model, folder: Path, like: Like, source: Opened | None) 
     try:
         with new_folder(folder) as unfinished:
             if like == "hf":
-                write_checkpoint(model, unfinished, source and source.checkpoint, special_ids(source))
+                write_checkpoint(model, unfinished, source and source.origin, special_ids(source))
             else:
                 dtype = jax.tree.leaves(model)[0].dtype.name
                 described = {"class": type(model).__name__, "dtype": dtype, "config": asdict(model.config)}
+                described |= source.origin.keep(model) if source is not None and source.origin is not None else {}
                 (unfinished / CONFIG).write_text(json.dumps(described, indent=2, default=plain) + "\n", "utf-8")
                 save_weights(unfinished / WEIGHTS, model)
                 Manifest(unfinished).begin([unfinished / CONFIG, unfinished / WEIGHTS])

@@ -39,6 +39,10 @@ def main(arguments: list[str]) -> int:
     from jaxformer.checkpoints.describe import tensor_table
     from jaxformer.checkpoints.written import convert
 
+    if flags.verify:
+        from jaxformer.checkpoints.describe import verifiers
+
+        verifiers()  # before anything is written
     wanted = {"family": flags.family, "dtype": flags.dtype, "verifiable": flags.verify}
     done = convert(flags.source, flags.out, flags.to, **wanted)
     print("\n".join(tensor_table(done.state)))

@@ -2,9 +2,11 @@
 
 import contextlib
 import difflib
+import inspect
 import io
 import os
 import re
+import shlex
 import shutil
 import sys
 import traceback
@@ -39,16 +41,45 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        message = _about_dashes(_first_line(printed.getvalue()), arguments)
+        message, names = _first_line(printed.getvalue()), flag_names(kind if default is None else default)
+        odd = next((word for word in _flags_in(arguments) if not {word, word.replace("--no-", "--", 1)} & {*names}), None)
+        if odd is not None and not message.startswith("Missing value for argument '-"):
+            raise _unknown(odd, names, prog) from None
+        message = _about_dashes(message, arguments)
         raise InputError(message.removeprefix(f"Error parsing {kind.__name__}: ")) from None
     if unknown:
         flag = unknown[0].split("=")[0]
+        if not flag.startswith("-"):
+            raise InputError(
+                f"unexpected argument {unknown[0]!r}; {_meant(kind, unknown[0], arguments) or f'see {prog} --help'}"
+            )
         names = flag_names(kind if default is None else default)
         if flag in names:
             raise InputError(f"{flag} stands after --, where nothing is a flag; put it before --")
-        near = difflib.get_close_matches(flag, names, 1)
-        raise InputError(f"unknown flag {flag}; " + (f"did you mean {near[0]}?" if near else f"see {prog} --help"))
+        raise _unknown(flag, names, prog)
     return value
+
+
+def _unknown(flag: str, names: Sequence[str], prog: str) -> InputError:
+    """Return an error that suggests the nearest flag."""
+    near = difflib.get_close_matches(flag, names, 1)
+    return InputError(f"unknown flag {flag}; " + (f"did you mean {near[0]}?" if near else f"see {prog} --help"))
+
+
+def _flags_in(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the words that are flags, as help writes them: what stands before = and before a lone --."""
+    for word in arguments[: arguments.index("--") if "--" in arguments else None]:
+        if word.startswith("--"):
+            yield word.split("=")[0].replace("_", "-")
+
+
+def _meant(kind: type, word: str, arguments: Sequence[str]) -> str:
+    """Suggest a command's first flag for a word that has none, if it takes a text or a path and is not given; else ''."""
+    own = inspect.get_annotations(kind)
+    name = next((name for name, hint in own.items() if not hasattr(hint, "__metadata__")), "")  # a positional has some
+    flag = "--" + name.replace("_", "-")
+    fits = own.get(name) in (str, str | None, Path, Path | None) and flag not in _flags_in(arguments)
+    return f"did you mean {flag} {shlex.quote(word)}?" if fits else ""
 
 
 def _about_dashes(message: str, arguments: Sequence[str]) -> str:

@@ -139,14 +139,22 @@ class ReportFlags:
 def load(name: str) -> Any:
     """Load the object with this name; modules in the current folder are found too."""
     module, _, attribute = name.partition(":")
-    if not module or not attribute:
+    file = Path(module)
+    if attribute and (file.suffix == ".py" or file.name != module):
+        place = "its folder" if file.name == module else file.parent
+        raise InputError(f"{name!r} names a file; write {file.name.removesuffix('.py')}:{attribute}, and run in {place}")
+    if not module or not attribute or module.startswith("."):
         raise InputError(f"{name!r} names no function; give it as package.module:function")
     sys.path.insert(0, "")
     try:
         with no_exit(name):
             return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise InputError(f"{name}: there is no module {error.name}; run in the folder that holds it, or install it") from None
+        from jaxformer.parity.trace.source_lines import line_of
+
+        own = f"{module}.".startswith(f"{error.name}.")
+        what = "there is" if own else f"{line_of(error) or module} imports {error.name}, and there is"
+        raise InputError(f"{name}: {what} no module {error.name}; run in the folder that holds it, or install it") from None
     except AttributeError:
         raise InputError(f"{name}: module {module} has no {attribute}") from None
     finally:

@@ -133,9 +133,9 @@ def alignment(arguments: list[str]) -> None:
     check_can_plot("plot")
     use_cache(flags.cache)
     from jaxformer.plots.attention import draw_alignment
-    from jaxformer.plots.reading import attention_of
+    from jaxformer.plots.reading import alignment_of
 
-    found = attention_of(flags.folder, flags.text, "cross")
+    found = alignment_of(flags.folder, flags.text)
     finish(draw_alignment(found.weights[-1].mean(0), found.keys, found.queries), flags.out)
 
 

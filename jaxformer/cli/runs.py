@@ -48,9 +48,14 @@ def main(arguments: list[str]) -> int:
 
 
 def may_be_run(path: Path) -> bool:
-    """True if a folder has settings, has lost them, or has none yet; also if this process may not look."""
+    """True if a folder has settings, has lost them, or has none yet; also if this process may not look.
+
+    A folder of another program, as transformers', has a config.json of its own, and is none.
+    """
     try:
-        return (path / CONFIG).is_file() or RunFolder(path).has_lost_settings or RunFolder(path).is_locked_alone
+        if (path / CONFIG).is_file():
+            return not RunFolder(path).is_foreign
+        return RunFolder(path).has_lost_settings or RunFolder(path).is_locked_alone
     except OSError:
         return True
 

@@ -13,7 +13,7 @@ Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_bloom", 
 Norm = Literal["layer", "rms", "std", "none"]
 NormPosition = Literal["pre", "post", "sandwich", "output"]
 Projections = Literal["separate", "fused"]
-RelativeBias = Literal["none", "t5", "alibi"]
+RelativeBias = Literal["none", "t5", "alibi", "disentangled"]
 QKNormOver = Literal["head", "each", "all"]
 QKNormKind = Literal["rms", "layer"]
 LayerKind = Literal["window", "full"]
@@ -57,6 +57,8 @@ FLAGS = (
     "qk_norm_bias",
     "qk_norm_after_rotary",
     "sinks",
+    "relative_per_layer",
+    "relative_norm",
     "shared_layers",
     "remat",
 )
@@ -151,11 +153,17 @@ class BlockConfig(RotaryConfig, LatentConfig, ExpertsConfig):
     `window` is set, all layers use it."""
     relative_bias: RelativeBias = "none"
     """Bias added to the attention scores by the distance of key and query, not applied in cross-attention. t5: learned for
-    buckets of distances (Raffel et al. 2020), one table for all layers; alibi: a fixed slope per head (Press et al. 2022)."""
+    buckets of distances (Raffel et al. 2020); alibi: a fixed slope per head (Press et al. 2022);
+    disentangled: products of queries and keys with those of an encoding of the distance (He et al. 2020, DeBERTa)."""
     relative_buckets: int = 32
-    """t5: number of buckets; without a causal mask, half of them are for keys after the query."""
+    """t5: number of buckets; without a causal mask, half of them are for keys after the query. disentangled: number of buckets
+    for keys before the query, and for those after it."""
     relative_distance: int = 128
-    """t5: distance from which on all keys share one bucket."""
+    """t5, disentangled: distance from which on all keys share one bucket."""
+    relative_per_layer: bool = False
+    """t5: a table for each layer (umT5)."""
+    relative_norm: bool = False
+    """disentangled: norm of the encodings of distances."""
     feed_forward_bias: bool = True
     """Bias of the feed-forward matrices."""
     attention_dropout: float = 0.0

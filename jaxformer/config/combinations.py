@@ -28,8 +28,10 @@ READ_WITH: ReadWith = {
     "rotary_attention_factor": ("rotary_scaling", ("yarn", "longrope")),
     "rotary_short_factors": ("rotary_scaling", ("longrope",)),
     "rotary_long_factors": ("rotary_scaling", ("longrope",)),
-    "relative_buckets": ("relative_bias", ("t5",)),
-    "relative_distance": ("relative_bias", ("t5",)),
+    "relative_buckets": ("relative_bias", ("t5", "disentangled")),
+    "relative_distance": ("relative_bias", ("t5", "disentangled")),
+    "relative_norm": ("relative_bias", ("disentangled",)),
+    "relative_per_layer": ("relative_bias", ("t5",)),
     "remat_policy": ("remat", (True,)),
     "key_bias": ("qkv_bias", (True,)),
     "gate_limit": ("gated", (True,)),
@@ -52,11 +54,27 @@ def check_combinations(config: Any) -> None:
     check_rotated(config)
     _check_windows(config)
     _check_scaling(config)
-    if config.relative_bias == "t5":
+    if config.relative_bias == "disentangled":
+        _check_disentangled(config)
+    if config.relative_bias in ("t5", "disentangled"):
+        least = config.relative_buckets // 2 + (1 if config.relative_bias == "t5" else 2)
         check_size("relative_buckets", config.relative_buckets, least=FEWEST_BUCKETS)
         if config.relative_buckets % 2:
             raise ConfigError(f"relative_buckets = {config.relative_buckets} is odd; give an even number, half for each side")
-        check_size("relative_distance", config.relative_distance, least=config.relative_buckets // 2 + 1)
+        if config.relative_per_layer and config.shared_layers:
+            raise ConfigError("shared_layers = True makes one block of all layers, and relative_per_layer a table for each")
+        check_size("relative_distance", config.relative_distance, least=least)
+
+
+def _check_disentangled(config: Any) -> None:
+    alone = {"rotary": "none", "qk_norm": False, "clip_qkv": None, "kv_latent": None}
+    for name, only in alone.items():
+        if (value := getattr(config, name)) != only:
+            raise ConfigError(f"{name} = {value!r} has no place in disentangled attention; leave it out, or relative_bias")
+    if config.kv_heads != config.n_heads:
+        raise ConfigError(f"n_kv_heads = {config.n_kv_heads} has no place in disentangled attention; leave it out")
+    if config.relative_norm and config.norm == "none":
+        raise ConfigError("relative_norm = True needs a norm; set norm = 'layer', or relative_norm = False")
 
 
 def check_read(config: Any, read_with: ReadWith) -> None:

@@ -1,27 +1,19 @@
 """Settings of models: their blocks, embeddings and heads. Imports no jax."""
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
 from jaxformer.config.combinations import ReadWith, check_read
 from jaxformer.config.configuration import FixedTable, configuration
-from jaxformer.config.dense_layers import DenseLayersConfig, check_dense_layers
+from jaxformer.config.embeddings import EmbeddingConfig, Positions, check_embeddings, check_positions
+from jaxformer.config.first_layers import DenseLayersConfig, FirstLayersConfig, check_dense_layers, check_first_layer
 from jaxformer.errors import ConfigError
 from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
-Positions = Literal["learned", "sinusoid", "sinusoid_blocks", "none"]
 Init = Literal["torch", "normal", "gpt2", "xavier"]
 EncoderHead = Literal["none", "masked_lm", "sequence_classification", "token_classification", "question_answering"]
 LABELLED = ("sequence_classification", "token_classification")
-
-
-def _check_positions(name: str, value: object, rows: int, columns: int) -> None:
-    """Check a kind of positions, or a table: at least this many rows, exactly this many columns."""
-    if not isinstance(value, FixedTable):
-        check_choice(name, value, get_args(Positions))
-    elif value.shape[0] < rows or value.shape[1] != columns:
-        raise ConfigError(f"{name} = {value} does not fit; give at least {rows} rows of {columns} numbers")
 
 
 def _check_head(config: "GPTConfig | EncoderDecoderConfig") -> None:
@@ -31,68 +23,35 @@ def _check_head(config: "GPTConfig | EncoderDecoderConfig") -> None:
     check_number("logits_scale", config.logits_scale, 0, open_below=True)
     if config.logits_softcap is not None:
         check_number("logits_softcap", config.logits_softcap, 0, open_below=True)
-    if config.tied and config.token_width != config.d_model:
-        raise ConfigError(
-            f"embedding_width = {config.embedding_width} is not d_model = {config.d_model}, and a tied head reads states "
-            "with the embeddings' table; set tied = False"
-        )
 
 
 @configuration
-class ModelConfig(BlockConfig):
-    """Settings of every model: its blocks and its embeddings of token ids."""
+class ModelConfig(BlockConfig, EmbeddingConfig):
+    """Settings of every model of tokens: its blocks and its embeddings."""
 
     vocab_size: int
     """Number V of token ids."""
     context: int
     """Longest sequence, in tokens."""
-    embedding_width: int | None = None
-    """Width of the embeddings, followed by a linear layer to d_model (ELECTRA, ALBERT). None: d_model, and no such layer."""
-    positions: Positions | FixedTable = "learned"
-    """Position embedding, added to the token embedding. sinusoid: sines and cosines alternate; sinusoid_blocks: all sines
-    first; a FixedTable (a .npy file): given numbers, not trained."""
-    position_offset: int = 0
-    """Position of the first token (BART: 2)."""
-    embedding_scale: bool = False
-    """Multiply token embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4)."""
-    embedding_multiplier: float = 1.0
-    """Further factor of the token embeddings (Granite)."""
-    padding_idx: int | None = None
-    """Token id whose embedding starts at zero and gets no gradient from lookups, as in torch.nn.Embedding; a tied head still
-    trains it. None: all embeddings are trained."""
-    embedding_norm: bool = False
-    """Norm of the sum of token and position embeddings (BERT, BART)."""
-    embedding_dropout: float = 0.0
-    """Probability to drop a unit of the sum of token and position embeddings."""
     init: Init = "gpt2"
     """Initial parameters: torch's defaults, N(0, 0.02), GPT-2's, or Glorot's uniform distribution for every matrix."""
-    embedding_std: float | None = None
-    """Initial standard deviation of the token embeddings. None: that of `init`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("vocab_size", self.vocab_size)
         check_size("context", self.context)
-        check_size("position_offset", self.position_offset, least=0)
-        if self.embedding_width is not None:
-            check_size("embedding_width", self.embedding_width)
-        _check_positions("positions", self.positions, self.context + self.position_offset, self.token_width)
-        if self.padding_idx is not None:
-            check_size("padding_idx", self.padding_idx, least=0, most=self.vocab_size - 1)
         check_choice("init", self.init, get_args(Init))
-        check_number("embedding_dropout", self.embedding_dropout, 0, below=1)
-        check_number("embedding_multiplier", self.embedding_multiplier, 0, open_below=True)
-        for name in ("embedding_scale", "embedding_norm"):
-            check_flag(name, getattr(self, name))
-        if self.embedding_norm and self.norm == "none":
-            raise ConfigError("embedding_norm = True needs a norm; set norm = 'layer', or embedding_norm = False")
-        if self.embedding_std is not None:
-            check_number("embedding_std", self.embedding_std, 0, open_below=True)
+        check_embeddings(self)
 
     @property
     def token_width(self) -> int:
         """Width of the embeddings."""
         return self.d_model if self.embedding_width is None else self.embedding_width
+
+    @property
+    def position_width(self) -> int:
+        """Width of the position embedding."""
+        return self.d_model if self.positions_last else self.token_width
 
 
 @configuration
@@ -121,6 +80,7 @@ class GPTConfig(ModelConfig, DenseLayersConfig):
                 raise ConfigError(
                     f"{name} = {getattr(self, name)} is not read with n_experts = 0; set n_experts, or leave it out"
                 )
+        check_first_layer(self)
         check_dense_layers(self)
         if self.balance_loss and (self.router_correction or self.expert_groups > 1):
             raise ConfigError(
@@ -132,14 +92,14 @@ class GPTConfig(ModelConfig, DenseLayersConfig):
 ENCODER_READ_WITH: ReadWith = {
     "pooler_activation": ("pooler", (True,)),
     "labels": ("head", LABELLED),
-    "head_activation": ("head", ("masked_lm",)),
+    "head_transform": ("head", (*LABELLED, "question_answering")),
     "head_dropout": ("head", (*LABELLED, "question_answering")),
 }
 """Field of an encoder -> the field it depends on, and the values of that field with which it is read."""
 
 
 @configuration
-class EncoderConfig(ModelConfig):
+class EncoderConfig(ModelConfig, FirstLayersConfig):
     """Encoder: every token attends to all tokens."""
 
     causal: bool = False
@@ -156,8 +116,12 @@ class EncoderConfig(ModelConfig):
     token's; question_answering: of every token as the start and as the end of an answer."""
     labels: tuple[str, ...] = ()
     """Names of the labels, one for each logit of a classification."""
+    head_transform: bool = False
+    """Dense layer, activation and norm before the layer of the logits (ModernBERT); masked_lm has them whatever this says."""
     head_activation: Activation | None = None
-    """masked_lm: activation of the dense layer before the logits. None: `activation`."""
+    """Activation of that dense layer. None: `activation`."""
+    head_dense_bias: bool = True
+    """Bias of that dense layer."""
     head_dropout: float = 0.0
     """Probability to drop a unit of what the layer of the logits reads, except in masked_lm."""
 
@@ -165,7 +129,8 @@ class EncoderConfig(ModelConfig):
         super().__post_init__()
         check_size("token_types", self.token_types, least=0)
         check_flag("causal", self.causal)
-        check_flag("pooler", self.pooler)
+        for name in ("pooler", "head_transform", "head_dense_bias"):
+            check_flag(name, getattr(self, name))
         check_choice("pooler_activation", self.pooler_activation, get_args(Activation), elsewhere=ELSEWHERE)
         check_choice("head", self.head, get_args(EncoderHead))
         if self.head_activation is not None:
@@ -174,8 +139,25 @@ class EncoderConfig(ModelConfig):
         if not isinstance(self.labels, tuple) or not all(isinstance(it, str) for it in self.labels):
             raise ConfigError(f"labels = {self.labels!r:.60} is no tuple of names; give one, as ('negative', 'positive')")
         check_read(self, ENCODER_READ_WITH)
+        check_first_layer(self)
+        for name, unset in (("head_activation", None), ("head_dense_bias", True)):
+            if (value := getattr(self, name)) != unset and not self.transformed:
+                raise ConfigError(
+                    f"{name} = {value!r} is not read with head = {self.head!r} and head_transform = False; set head_transform, "
+                    "or leave it out"
+                )
         if self.head in LABELLED and not self.labels:
             raise ConfigError(f"head = {self.head!r} needs labels; give their names, as ('negative', 'positive')")
+
+    @property
+    def transformed(self) -> bool:
+        """True if the head has a dense layer, activation and norm before the layer of the logits."""
+        return self.head == "masked_lm" or self.head_transform
+
+    @property
+    def transform_width(self) -> int:
+        """Width of that dense layer: with the token embedding's table behind it, that of the table."""
+        return self.token_width if self.head == "masked_lm" else self.d_model
 
     @property
     def n_logits(self) -> int:
@@ -200,6 +182,8 @@ class EncoderDecoderConfig(ModelConfig):
     """Longest source, in tokens. None: `context`."""
     source_positions: Positions | FixedTable | None = None
     """Position embedding of the encoder. None: `positions`, as in the decoder."""
+    source_embedding_scale: bool | None = None
+    """Multiply the source's token embeddings by sqrt(d_model). None: `embedding_scale`, as the target's."""
     tied: bool = False
     """Compute logits with the target embedding's table (tied weights)."""
     head_bias: bool = False
@@ -214,6 +198,8 @@ class EncoderDecoderConfig(ModelConfig):
         for name in ("n_decoder_layers", "source_vocab_size", "source_features", "source_context"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
+        if self.source_embedding_scale is not None:
+            check_flag("source_embedding_scale", self.source_embedding_scale)
         if self.n_decoder_heads is not None:
             self._check_decoder_heads(self.n_decoder_heads)
         if self.source_features is not None and self.source_vocab_size is not None:
@@ -225,7 +211,7 @@ class EncoderDecoderConfig(ModelConfig):
             check_size("padding_idx", self.padding_idx, least=0, most=self.source_ids - 1)
         name = "positions" if self.source_positions is None else "source_positions"
         rows = (self.context if self.source_context is None else self.source_context) + self.position_offset
-        _check_positions(name, getattr(self, name), rows, self.token_width)
+        check_positions(name, getattr(self, name), rows, self.token_width)
         if self.rotary_scaling in ("dynamic", "longrope"):
             raise ConfigError(f"rotary_scaling = {self.rotary_scaling!r} is for models of one stack; give 'linear' or 'yarn'")
         if self.kv_latent is not None:
@@ -254,12 +240,16 @@ class EncoderDecoderConfig(ModelConfig):
 
     @property
     def source(self) -> "EncoderDecoderConfig":
-        """Settings of the source embedding: this configuration with the source's context and positions."""
-        if self.source_context is None and self.source_positions is None:
+        """Settings of the source embedding: this configuration with what is the source's own."""
+        own: dict[str, Any] = {
+            "context": self.source_context,
+            "positions": self.source_positions,
+            "embedding_scale": self.source_embedding_scale,
+        }
+        given = {name: value for name, value in own.items() if value is not None}
+        if not given and not self.positions_last:
             return self
-        positions = self.positions if self.source_positions is None else self.source_positions
-        context = self.context if self.source_context is None else self.source_context
-        return replace(self, context=context, positions=positions, source_context=None, source_positions=None)
+        return replace(self, **given, **{f"source_{name}": None for name in own}, positions_last=False)
 
     @property
     def source_ids(self) -> int:

@@ -80,6 +80,8 @@ class RotaryEmbedding:
     window_base: float | None
     scaling: Scaling | None
     reversed: bool
+    axes: int = 1
+    """Number of coordinates of a position: each turns as many consecutive pairs."""
 
 
 @configuration

@@ -1,11 +1,13 @@
 """Settings of a vision encoder. Imports no jax."""
 
+from dataclasses import replace
 from typing import Literal, get_args
 
 from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
 from jaxformer.config.combinations import ReadWith, check_read
 from jaxformer.config.configuration import configuration
 from jaxformer.config.models import Init
+from jaxformer.config.rotary import RotaryEmbedding
 from jaxformer.errors import ConfigError
 from jaxformer.validation.fields import check_choice, check_flag, check_number, check_size
 
@@ -41,6 +43,10 @@ class VisionEncoderConfig(BlockConfig):
     """Number of learned tokens without a position, between the class token and the patches (Darcet et al. 2023)."""
     mask_token: bool = False
     """A learned vector that takes the place of patches which a call hides."""
+    learned_positions: bool = True
+    """A learned vector of each place, added to the class token, a distillation token and the patches. Rotary positions are of
+    patches alone: half of the pairs turn by a patch's row and half by its column, the first of each half by one turn from the
+    middle of the image to its edge (DINOv3, Siméoni et al. 2025)."""
     embedding_norm: bool = False
     """Norm of the embedded image, before the blocks (CLIP)."""
     embedding_dropout: float = 0.0
@@ -69,7 +75,15 @@ class VisionEncoderConfig(BlockConfig):
             raise ConfigError(f"patch_size = {self.patch_size} exceeds image_size = {self.image_size}; give smaller patches")
         check_size("channels", self.channels, most=LARGEST_CHANNELS)
         check_size("register_tokens", self.register_tokens, least=0)
-        for name in ("patch_bias", "class_token", "distillation_token", "mask_token", "embedding_norm", "pooled_norm"):
+        for name in (
+            "patch_bias",
+            "class_token",
+            "distillation_token",
+            "mask_token",
+            "learned_positions",
+            "embedding_norm",
+            "pooled_norm",
+        ):
             check_flag(name, getattr(self, name))
         check_number("embedding_dropout", self.embedding_dropout, 0, below=1)
         check_choice("pooling", self.pooling, get_args(ImagePooling))
@@ -78,7 +92,14 @@ class VisionEncoderConfig(BlockConfig):
         check_choice("init", self.init, get_args(Init))
         _check_labels(self)
         _check_tokens(self)
+        _check_positions(self)
         check_read(self, VISION_READ_WITH)
+
+    @property
+    def rotary_embedding(self) -> RotaryEmbedding | None:
+        """Rotary positions by row and column as a value; None if there are none."""
+        along = super().rotary_embedding
+        return None if along is None else replace(along, axes=2)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -132,3 +153,18 @@ def _check_tokens(config: VisionEncoderConfig) -> None:
         raise ConfigError("embedding_norm = True needs a norm; set norm = 'layer', or embedding_norm = False")
     if config.pooled_norm and config.final_norm == "none":
         raise ConfigError("pooled_norm = True needs the norm after the stack; set stack_norm = True, or pooled_norm = False")
+
+
+def _check_positions(config: VisionEncoderConfig) -> None:
+    """Check that patches have an order, and that pairs which turn are as many by row as by column."""
+    if not config.learned_positions and config.rotary == "none":
+        raise ConfigError(
+            "learned_positions = False leaves patches without an order; set rotary = 'half', or learned_positions = True"
+        )
+    if config.rotary_scaling != "none":
+        raise ConfigError(f"rotary_scaling = {config.rotary_scaling!r} is for longer texts, and images have none; leave it out")
+    if (along := config.rotary_embedding) is not None and along.dim % 4:
+        raise ConfigError(
+            f"rotary = {config.rotary!r} turns pairs by row and by column, and {along.dim} units of a head are rotated; give a "
+            "rotary_dim that 4 divides"
+        )

@@ -49,8 +49,9 @@ def normal_form(config: AnyModelConfig) -> AnyModelConfig:
             "n_decoder_heads": config.decoder.n_heads if two else None,
             "source_context": source.context,
             "source_positions": source.positions,
+            "source_embedding_scale": source.embedding_scale,
         }
-    elif isinstance(config, EncoderConfig) and config.head == "masked_lm":
+    elif isinstance(config, EncoderConfig) and config.transformed:
         given |= {"head_activation": config.head_activation or config.activation}
     if (rotated := config.rotated_layers) is not None and any(rotated):
         given |= {"rotary_pattern": None if all(rotated) else rotated}

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.dual import DualEncoderConfig
-from jaxformer.config.models import GPTConfig
+from jaxformer.config.first_layers import FirstLayersConfig
 from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part, to_jax_axes, to_torch_axes
 from jaxformer.convert.patterns import Pattern, Shape, read_pattern
@@ -86,7 +86,7 @@ class Family:
     name: str
     stacks: Mapping[str, str]
     """Start of a JAX name -> start of its torch names. With `{layer}` in the torch name, it is the start of a stack, with
-    `{later}` of one whose layers torch counts on from the model's `dense_layers`, with `{one}` of a stack of one layer, which
+    `{later}` of one whose layers torch counts on from the model's `first_layers`, with `{one}` of a stack of one layer, which
     torch does not number, else only of names. If several fit, the longest counts."""
     rules: tuple[Rule, ...]
     """Rules; the first one that fits a name counts. A rule that spells out a stacked JAX name has `{layer}` in its torch
@@ -121,7 +121,7 @@ class Family:
         if isinstance(config, BlockConfig):
             known = {"N": config.n_heads, "K": config.kv_heads, "G": config.n_heads // config.kv_heads, "H": config.head_width}
             known |= {"E": config.n_experts} if config.n_experts else {}
-            known |= {"dense": config.dense_layers} if isinstance(config, GPTConfig) and config.dense_layers else {}
+            known |= {"first": config.first_layers} if isinstance(config, FirstLayersConfig) and config.first_layers else {}
         vision = config.vision if isinstance(config, DualEncoderConfig) else config
         if isinstance(vision, VisionEncoderConfig):
             known |= dict(zip("PQ", vision.patch_size, strict=True))
@@ -154,7 +154,7 @@ class Family:
         torch_name = stem + rule.torch if start is None else self.stacks[start] + stem.removeprefix(start) + rule.torch
         self._check_layer(name, torch_name, n_layers)
         layers = range(n_layers if self.stacked(name) else 1)
-        first = self.sizes.get("dense", 0)
+        first = self.sizes.get("first", 0)
         return [tuple(torch_name.format(layer=i, later=first + i, one="", part=part) for part in parts) for i in layers]
 
     def _check_layer(self, name: str, torch_name: str, n_layers: int) -> None:
@@ -203,6 +203,13 @@ class Family:
             if re.fullmatch(rf"(.*\.)?{parts}", torch_name):
                 return reason
         return None
+
+
+def stacks_below(start: str) -> dict[str, str]:
+    """Return `stacks` of a model whose layers begin with `start` and a number: of one stack, and of first layers and others."""
+    return {"stack.blocks.": f"{start}{{layer}}."} | {
+        f"stack.{name}.blocks.": f"{start}{{{number}}}." for name, number in (("first", "layer"), ("rest", "later"))
+    }
 
 
 def module_rules(jax: str, torch: str, kernel: Layout = "transposed") -> tuple[Rule, ...]:

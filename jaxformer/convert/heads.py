@@ -42,6 +42,7 @@ def with_head(kind: ModelType, head: str) -> ModelType:
         known = ", ".join(kind.tasks) or "none"
         raise ConversionError(f"transformers' {kind.name} has no place for head = {head!r} ({known} there)")
     task = kind.tasks[head]
+    held = *task.starts, *task.names.values()
     labelled = head in LABELLED or kind.config is VisionEncoderConfig
 
     def derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def with_head(kind: ModelType, head: str) -> ModelType:
         keys={**kind.keys, **task.keys, **(LABELS if labelled else {})},
         fixed={**kind.fixed, **task.fixed, "head": head},
         model=task.models[0],
-        heads={start: name for start, name in kind.heads.items() if not any(it.startswith(start) for it in task.starts)},
+        heads={start: name for start, name in kind.heads.items() if not any(it.startswith(start) for it in held)},
         derive=derive,
         undo=undo,
     )

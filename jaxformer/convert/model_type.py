@@ -102,7 +102,7 @@ SWITCHES: dict[str, Key] = {
     "quantization_config": Only(None, "the weights are quantized, and would be read as they are"),
     "tie_encoder_decoder": Only(False, "the two stacks share their weights, and would not"),
 }
-"""Keys of every model type; the table of a type's own keys takes precedence."""
+"""Keys of every model type; the table of a type's own keys, and its harmless ones, take precedence."""
 NOT_FUNCTION = ("init", "embedding_std", "layers", "remat", "remat_policy", "projections", "experts")
 """Fields that change no output: initialisation, execution, packing of weights."""
 AT_START = {"layers": "rolled"}
@@ -227,7 +227,7 @@ class ModelType:
 
     def _problem(self, name: str, value: Any, described: Mapping[str, Any]) -> str | None:
         """Return what is wrong with a key; None if nothing is."""
-        key = self.keys.get(name, SWITCHES.get(name))
+        key = self.keys.get(name, None if name in self.harmless else SWITCHES.get(name))
         if isinstance(key, Only) and value != key.value and value is not None:
             return f"{name} = {value!r:.60} is not supported ({key.value!r} is): {key.otherwise}"
         if isinstance(key, Same):

@@ -46,7 +46,12 @@ def open_state(path: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path} is not a safetensors file: {first_line(error)}") from None
     if path.suffix in PICKLES:
         return {name: host(tensor) for name, tensor in _unpickled(path).items()}
-    raise InputError(f"{path} ends in no known way; give a file that ends in {', '.join(SAFETENSORS + PICKLES)}")
+    raise InputError(unknown_ending(path))
+
+
+def unknown_ending(path: Path) -> str:
+    """Say which files of tensors are read."""
+    return f"{path} ends in no known way; give a file that ends in {', '.join(SAFETENSORS + PICKLES)}"
 
 
 def _unpickled(path: Path) -> Mapping[str, Any]:

@@ -55,12 +55,12 @@ def generate(
 ) -> np.ndarray:
     """Continue `B P` ids by `B n_tokens` ids; only the last `context` tokens are seen.
 
-    Without `sampling`, a key draws each token by its probability, and no key takes the likeliest. `valid` (`B P`, True = not
-    padding) leaves out padding, wherever it stands. A row that chooses `eos`, or one of several, ends, and is filled up with
-    `pad`, by default the (first) end token. Prompt and output lengths are rounded up to powers of two: nearby lengths share one
-    compilation. While everything fits the context a cache makes each token one row of work; after that, a sliding window costs
-    a full pass per token. Raises InputError for what the model cannot continue and for a missing key, NonFiniteError for logits
-    that are NaN.
+    The new ids alone are returned; `generate` of transformers returns the prompt before them. Without `sampling`, a key draws
+    each token by its probability, and no key takes the likeliest. `valid` (`B P`, True = not padding) leaves out padding,
+    wherever it stands. A row that chooses `eos`, or one of several, ends, and is filled up with `pad`, by default the (first)
+    end token. Prompt and output lengths are rounded up to powers of two: nearby lengths share one compilation. While everything
+    fits the context a cache makes each token one row of work; after that, a sliding window costs a full pass per token. Raises
+    InputError for what the model cannot continue and for a missing key, NonFiniteError for logits that are NaN.
     """
     check_outside_jit(model, (prompt, n_tokens, key, eos, pad, valid))
     model, text, start, padding = _prepare(model, prompt, valid)

@@ -13,7 +13,7 @@ from jaxformer.nn.feedforward import ACTIVATIONS
 from jaxformer.nn.heads import make_head
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norms import make_norm
-from jaxformer.nn.stack import Stack
+from jaxformer.nn.two_stacks import make_stack
 from jaxformer.validation.arrays import Tokens, as_array, check_ids
 from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_token_types
 
@@ -27,7 +27,7 @@ class Encoder(Shown):
     def __init__(self, config: EncoderConfig, *, rngs: Rngs | None = None):
         self.config = check_config(config, EncoderConfig)
         self.embed = InputEmbedding(config, config.vocab_size, config.token_types)
-        self.stack = Stack(config, causal=config.causal)
+        self.stack = make_stack(config, causal=config.causal)
         self.norm = make_norm(config.final_norm, config)
         self.pooler = Linear(config.d_model, config.d_model, True) if config.pooler else None
         self.head = make_head(config)

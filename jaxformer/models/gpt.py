@@ -8,11 +8,11 @@ from jaxformer.errors import ConfigError
 from jaxformer.models.init import Rngs, initialise
 from jaxformer.models.shown import Shown
 from jaxformer.nn.cache import KVCache
-from jaxformer.nn.dense_first import make_stack
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import Head, InputEmbedding
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
+from jaxformer.nn.two_stacks import make_stack
 from jaxformer.validation.arrays import Tokens, as_array, check_ids, check_room
 from jaxformer.validation.inputs import check_config, check_mask, check_positions
 

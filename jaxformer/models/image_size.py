@@ -19,7 +19,7 @@ Seeing = TypeVar("Seeing", VisionEncoder, DualEncoder)
 
 
 def with_image_size(model: Seeing, image_size: tuple[int, int], *, antialias: bool = False) -> Seeing:
-    """Return the model for images of another height and width, its positions interpolated between the patches'.
+    """Return the model for images of another height and width, its learned positions interpolated between the patches'.
 
     This is transformers' `interpolate_pos_encoding=True`; `antialias` is for DINOv2 with registers, which has it there. The
     positions of the new size are parameters of the model that is returned; under `jax.grad`, in a loss that calls this
@@ -33,7 +33,6 @@ def with_image_size(model: Seeing, image_size: tuple[int, int], *, antialias: bo
     vision: VisionEncoderConfig = config.vision if dual else config
     wanted = replace(vision, image_size=image_size)
     name, first = f"{'vision.' * dual}embed.position.table", vision.class_token + vision.distillation_token
-
     held = named_leaves(model)
 
     def resized(path: str, _: Any) -> Array:

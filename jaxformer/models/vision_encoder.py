@@ -1,6 +1,7 @@
 """Vision encoder: every patch of an image sees all others (Dosovitskiy et al. 2020)."""
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxformer.config.vision import VisionEncoderConfig
@@ -10,9 +11,10 @@ from jaxformer.nn.dropout import split_key
 from jaxformer.nn.image_pooling import make_image_head, make_pooler
 from jaxformer.nn.images import ImageEmbedding
 from jaxformer.nn.norms import make_norm
+from jaxformer.nn.rotary import patch_positions
 from jaxformer.nn.stack import Stack
-from jaxformer.validation.arrays import Images, Masked, check_not_torch, check_values
-from jaxformer.validation.images import check_images, check_masked
+from jaxformer.validation.arrays import Images, Masked, as_array, check_not_torch, check_values
+from jaxformer.validation.images import check_images, check_masked, check_states
 from jaxformer.validation.inputs import check_config
 
 
@@ -45,11 +47,13 @@ class VisionEncoder(Shown):
         `masked` (one bool for each patch) is True where the mask token takes the place of a patch.
         """
         embed_key, stack_key = split_key(key, 2)
-        states = self.stack(self._embed(images, masked, embed_key), key=stack_key)
+        states = self.stack(self._embed(images, masked, embed_key), key=stack_key, positions=patch_positions(self.config))
         return states if self.config.pooled_norm else self.norm(states)
 
-    def pool(self, states: Float[Array, "B T D"]) -> Float[Array, "B X"]:
-        """Return the vector of each image, of the states that `encode` returns."""
+    def pool(self, states: Float[Array, "..."] | Float[np.ndarray, "..."]) -> Float[Array, "B X"]:
+        """Return the vector of each image, of the states `B T D` that `encode` returns."""
+        check_states(states, self.config)
+        states = jnp.asarray(states)
         if self.pooler is not None:
             return self.pooler(states)
         mean = states[:, self.config.first_patch :].mean(1)
@@ -62,15 +66,15 @@ class VisionEncoder(Shown):
 
     def attention_weights(self, images: Images, *, masked: Masked | None = None) -> Float[Array, "L B N T T"]:
         """Return the attention weights of every layer, for plotting."""
-        return self.stack.weights(self._embed(images, masked, None)).own
+        return self.stack.weights(self._embed(images, masked, None), positions=patch_positions(self.config)).own
 
     def hidden_states(self, images: Images, *, masked: Masked | None = None) -> Float[Array, "_ B T D"]:
         """Return the embedded image and the output of every layer, L + 1 in all; none has the last norm, as in transformers."""
-        return self.stack.hidden_states(self._embed(images, masked, None))
+        return self.stack.hidden_states(self._embed(images, masked, None), positions=patch_positions(self.config))
 
     def _embed(self, images: Images, masked: Masked | None, key: PRNGKeyArray | None) -> Array:
         check_not_torch(images=images, masked=masked)
-        check_images(images, self.config)
+        check_images(as_array(images) if hasattr(images, "dtype") else images, self.config)
         check_masked(masked, images.shape[0], self.config)
         check_values(self.embed)
         return self.embed(jnp.asarray(images), None if masked is None else jnp.asarray(masked), key)

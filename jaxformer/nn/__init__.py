@@ -7,7 +7,7 @@ state, no mode, no buffer.
 A PRNG key is the argument `key`, as everywhere in JAX; in attention, where `key` is a projection, it is `rng`.
 """
 
-from jaxformer.nn.attention import MultiHeadAttention, Place, Sinks, attention_weights
+from jaxformer.nn.attention import MultiHeadAttention, Sinks, attention_weights
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, empty_cache
 from jaxformer.nn.embeddings import Embedding, Head, InputEmbedding
@@ -15,6 +15,7 @@ from jaxformer.nn.feedforward import ACTIVATIONS, FeedForward
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.masks import causal_mask, combine, ids_to_valid, lengths_to_valid, padding_mask, window_mask
 from jaxformer.nn.norms import ScaledNorm, layer_norm, rms_norm, std_norm
+from jaxformer.nn.place import Place
 from jaxformer.nn.positions import RelativeBias, sinusoid, sinusoid_blocks
 from jaxformer.nn.rotary import rotate
 from jaxformer.nn.stack import Stack

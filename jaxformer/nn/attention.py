@@ -5,18 +5,20 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.errors import ConfigError
 from jaxformer.nn.cache import KeysValues, LayerCache, fold_heads, unfold_heads
 from jaxformer.nn.chunked_attention import chunked
+from jaxformer.nn.disentangled import distance_rows, distance_scores
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.feedforward import clamp
 from jaxformer.nn.fused_attention import fused
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.masks import causal_mask, combine, window_mask
 from jaxformer.nn.norms import PlainNorm, ScaledNorm, head_norm
+from jaxformer.nn.place import IN_ORDER, Place
 from jaxformer.nn.precision import wide_dtype
 from jaxformer.nn.rotary import make_rotary, rotate
 from jaxformer.nn.softmax import Sinks, masked_softmax
@@ -127,21 +129,6 @@ Memory = Source | KeysValues
 """Source of keys and values, or the keys and values already computed from a source."""
 
 
-class Place(NamedTuple):
-    """Positions of the tokens and kind of the layer, for rotary positions and sliding windows."""
-
-    positions: Int[Array, "#B T"] | None = None
-    """Positions of the tokens; None: 0, 1, 2, ..., counted on from the cached tokens."""
-    windowed: Bool[Array, ""] | None = None
-    """True if this layer has the sliding window; None without a layer pattern."""
-    rotated: Bool[Array, ""] | None = None
-    """True if this layer has rotary positions; None without a rotary pattern."""
-
-
-IN_ORDER = Place()
-"""Default place: consecutive tokens, no layer pattern."""
-
-
 class AttentionInputs(NamedTuple):
     """Queries, keys and values of all heads, and the mask."""
 
@@ -184,6 +171,7 @@ class MultiHeadAttention(nnx.Module):
         self.scale, self.softcap, self.norm_over = config.attention_scale, config.attention_softcap, config.qk_norm_over
         self.clip, self.norm_late = config.clip_qkv, config.qk_norm_after_rotary and not cross
         self.rotary = None if cross else make_rotary(config)
+        self.buckets, self.farthest = config.relative_buckets, config.relative_distance
         self.window, self.patterned = None if cross else config.window, config.layer_pattern is not None and not cross
         self.rotary_patterned = config.rotary_pattern is not None and not cross
 
@@ -218,8 +206,9 @@ class MultiHeadAttention(nnx.Module):
         place: Place = IN_ORDER,
     ) -> Float[Array, "B N T S"]:
         """Return the attention weights, for plotting."""
-        read, _ = self._attended(x, None, memory, mask, place)
-        return attention_weights(read.q, read.k, read.mask, bias, self._scoring(), causal=self.causal and memory is None)
+        read, bias, _ = self._attended(x, None, memory, mask, bias, place)
+        causal = self.causal and memory is None
+        return attention_weights(read.q, read.k, read.mask, bias, self._scoring(), causal=causal)
 
     def __call__(
         self,
@@ -247,14 +236,21 @@ class MultiHeadAttention(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
         """Return the output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
         causal = self.causal and cache is None and memory is None
-        read, cache = self._attended(x, cache, memory, mask, place)
+        read, bias, cache = self._attended(x, cache, memory, mask, bias, place)
         y = merge_heads(attention(*read, bias, self.dropout_rate, rng, self._scoring(), causal=causal))
         return (y if self.out is None else self.out(y)), cache
 
     def _attended(
-        self, x: Array, cache: LayerCache | None, memory: Memory | None, mask: Array | None, place: Place
-    ) -> tuple[AttentionInputs, LayerCache | None]:
-        """Return rotated queries and keys, preceded by the cached ones, and the mask with the sliding window in it."""
+        self,
+        x: Array,
+        cache: LayerCache | None,
+        memory: Memory | None,
+        mask: Array | None,
+        bias: Array | None,
+        place: Place,
+    ) -> tuple[AttentionInputs, Array | None, LayerCache | None]:
+        """Return rotated queries and keys, preceded by the cached ones, the mask with the sliding window in it, and the bias
+        with the scores of distances."""
         check_place((self.patterned, self.rotary_patterned), place, self.rotary is not None or self.window is not None, memory)
         q, k, v = self.project(x, memory)
         start = 0 if cache is None else cache.length
@@ -269,7 +265,12 @@ class MultiHeadAttention(nnx.Module):
         if self.window is not None:
             near = window_mask(q.shape[1], k.shape[1], self.window, start)
             mask = combine(mask, near | jnp.logical_not(windowed) if self.patterned else near)
-        return AttentionInputs(q, k, v, mask), cache
+        if place.distances is not None:
+            rows = distance_rows(q.shape[1], k.shape[1], start, self.buckets, self.farthest)
+            scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+            scores = distance_scores(q, k, self.project(place.distances, None)[:2], rows, scale)
+            bias = scores if bias is None else scores + bias
+        return AttentionInputs(q, k, v, mask), bias, cache
 
     def _scoring(self) -> Scoring:
         return Scoring(self.scale, self.softcap, self.sinks)

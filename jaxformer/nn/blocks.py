@@ -9,12 +9,14 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.blocks import BlockConfig
-from jaxformer.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
+from jaxformer.nn.attention import Memory, MultiHeadAttention
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.dropout import dropout, split_key
 from jaxformer.nn.experts import MixtureOfExperts, make_feed_forward
 from jaxformer.nn.latent_attention import make_attention
 from jaxformer.nn.norms import AnyNorm, make_norm
+from jaxformer.nn.place import IN_ORDER, Place
+from jaxformer.nn.positions import RelativeBias, biased
 from jaxformer.validation.inputs import check_attended
 
 
@@ -44,7 +46,7 @@ class Block(nnx.Module):
     With `parallel_residual`, attention and the feed-forward layer read the same x, and with `shared_norm` the same norm of it.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False, attention_norm: bool = True):
         self.pre, self.parallel, self.shared = config.norm_position != "post", config.parallel_residual, config.shared_norm
         self.multiplier = config.residual_multiplier
         norm, behind = (
@@ -52,7 +54,8 @@ class Block(nnx.Module):
             config.norm_position in ("sandwich", "output"),
         )
         self.dropout_rate = config.residual_dropout
-        self.attention_norm = make_norm(norm, config)
+        self.attention_norm = make_norm(norm if attention_norm else "none", config)
+        self.relative_bias = RelativeBias(config, causal=causal) if config.relative_per_layer else None
         self.attention = make_attention(config, causal=causal)
         self.attention_output_norm = make_norm(config.norm, config) if behind else None
         self.cross_attention_norm = make_norm(norm if cross else "none", config)
@@ -140,7 +143,8 @@ class Block(nnx.Module):
     ) -> AttentionWeights:
         """Return the attention weights for x."""
         check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
-        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias, place=place)
+        read, own_bias = self._before(self.attention_norm, x), biased(self.relative_bias, x, None, bias)
+        own = self.attention.weights(read, mask=mask, bias=own_bias, place=place)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
         x, _, _ = self._attend(x, None, mask, bias, [None, None], place)
@@ -158,6 +162,7 @@ class Block(nnx.Module):
     ) -> tuple[Array, Array, LayerCache | None]:
         """Return x with attention's output added, what attention read, and the cache."""
         read = self._before(self.attention_norm, x)
+        bias = biased(self.relative_bias, x, cache, bias)
         y, cache = self.attention.extend(read, cache, mask=mask, rng=keys[0], bias=bias, place=place)
         y = _scaled(self.attention_layer_scale, y)
         return self._after(self.attention_norm, self.attention_output_norm, x, y, keys[1]), read, cache

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxformer.nn.precision import wide_dtype
+from jaxformer.nn.softmax import WEIGHTS
 from jaxformer.parallel.mesh import traced_for
 from jaxformer.runtime import random
 
@@ -28,6 +29,11 @@ BLOCKS = 4
 """Number of blocks of queries under a causal mask."""
 LEAST_SCORES = 2**18
 """Fewest scores of a batch whose queries are attended to in blocks: fewer are computed as fast at once."""
+
+KEPT = jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.save_only_these_names(WEIGHTS)
+)
+"""Values of a block that are kept for its gradient: of queries, keys and values there would be a copy per block."""
 
 Attend = Callable[..., Float[Array, "B T N _"]]
 """Function attend(q, k, v, mask, bias, rng)."""
@@ -51,12 +57,11 @@ def chunked(
     sequences = fewest_parts(batch, scores)
     together = fewest_parts(kv_heads, scores // sequences)
 
-    part = jax.checkpoint(by_keys(attend, scale) if plain and not causal else attend, prevent_cse=False)
-    in_chunks = None
+    in_chunks, part = None, by_keys(attend, scale) if plain and not causal else attend
     if causal and BLOCKS <= queries == keys and scores >= LEAST_SCORES and traced_for() is None:
-        in_chunks = part = in_blocks(part, queries)
+        in_chunks = part = in_blocks(attend, queries)
     if scores > MOST_SCORES and sequences * together > 1:
-        in_chunks = along(SEQUENCES, sequences, along(HEADS, together, part))
+        in_chunks = along(SEQUENCES, sequences, along(HEADS, together, jax.checkpoint(part, prevent_cse=False)))
     return in_chunks
 
 
@@ -96,12 +101,16 @@ def in_blocks(attend: Attend, length: int) -> Attend:
         rows = x if x.shape[2] == 1 else x[:, :, first:last]
         return rows if x.shape[3] == 1 else rows[..., :last]
 
+    def block(first: int, last: int) -> Attend:
+        def attended(q, k, v, mask, bias, rng):
+            given = q[:, first:last], k[:, :last], v[:, :last]
+            return attend(*given, seen(mask, first, last), seen(bias, first, last), rng)
+
+        return jax.checkpoint(attended, policy=KEPT)
+
     def block_by_block(q, k, v, mask, bias, rng):
         rngs = [None] * BLOCKS if rng is None else random.split(rng, BLOCKS)
-        found = [
-            attend(q[:, i:end], k[:, :end], v[:, :end], seen(mask, i, end), seen(bias, i, end), own)
-            for (i, end), own in zip(pairwise(edges), rngs, strict=True)
-        ]
+        found = [block(*edge)(q, k, v, mask, bias, own) for edge, own in zip(pairwise(edges), rngs, strict=True)]
         return jnp.concatenate(found, axis=1)
 
     return block_by_block

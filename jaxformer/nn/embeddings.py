@@ -44,15 +44,16 @@ class Embedding(nnx.Module):
 class InputEmbedding(nnx.Module):
     """dropout(norm(token embedding [* multiplier * sqrt(D)] + position [+ token type])).
 
-    The norm is there with `embedding_norm` only; with an `embedding_width`, a linear layer to d_model comes last. Without a
+    The norm is there with `embedding_norm` only; with an `embedding_width`, a linear layer to d_model comes last. With
+    `positions_last`, dropout(project(norm(token embedding)) + position [+ token type]). Without a
     vocab_size there is no token embedding: each call is given a shared one. An id or a position without a row gives NaN; there
     are `context` positions. The module can be used alone, with a model's weights:
 
         config = GPTConfig(vocab_size=30522, context=5000, d_model=64, n_layers=1, n_heads=1, d_ff=0, embedding_dropout=0.1)
         x = GPT(config, rngs=key).embed(ids, jnp.arange(ids.shape[1], dtype=jnp.int32)[None], key=dropout_key)
 
-    It reads these fields of the configuration: context, d_model, positions, position_offset, padding_idx, the fields that
-    begin with embedding_, and those of the norm.
+    It reads these fields of the configuration: context, d_model, positions, position_offset, positions_last, padding_idx, the
+    fields that begin with embedding_, and those of the norm.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int | None, token_types: int = 0):
@@ -62,10 +63,11 @@ class InputEmbedding(nnx.Module):
         self.dropout_rate = config.embedding_dropout
         width = config.token_width
         self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, width, config.padding_idx))
-        self.position = Embedding(self.rows, width) if config.positions == "learned" else None
-        self.token_type = Embedding(token_types, width) if token_types else None
+        self.last, placed = config.positions_last, config.position_width
+        self.position = Embedding(self.rows, placed) if config.positions == "learned" else None
+        self.token_type = Embedding(token_types, placed) if token_types else None
         self.norm = make_norm(config.norm if config.embedding_norm else "none", config, width)
-        self.project = None if config.embedding_width is None else Linear(width, config.d_model, True)
+        self.project = None if config.embedding_width is None else Linear(width, config.d_model, config.embedding_bias)
 
     def __call__(
         self,
@@ -92,6 +94,7 @@ class InputEmbedding(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Return the vectors of tokens that are embedded already, as those of a convolution stem, at these positions."""
         positions = positions + self.offset
+        x = self._project(self.norm(x)) if self.last else x
         if self.position is not None:
             x = x + self.position.encode(positions)
         elif self.positions != "none":
@@ -99,13 +102,17 @@ class InputEmbedding(nnx.Module):
             x = x + table.at[positions].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
         if self.token_type is not None:
             x = x + self.token_type.encode(jnp.zeros_like(positions) if token_types is None else token_types)
-        x = dropout(self.norm(x), self.dropout_rate, key)
+        if self.last:
+            return dropout(x, self.dropout_rate, key)
+        return self._project(dropout(self.norm(x), self.dropout_rate, key))
+
+    def _project(self, x: Array) -> Array:
         return x if self.project is None else self.project(x)
 
 
 class Head(nnx.Module):
     """scale * x @ kernel + bias, optionally soft-capped; a tied head has no kernel and uses the token embedding's table (Press
-    and Wolf 2017).
+    and Wolf 2017), behind a linear layer to its width if that is not d_model.
 
     The scale multiplies x, as in T5, and not the logits, as in Cohere: these differ only with a bias, and no published model
     has a bias there.
@@ -114,11 +121,14 @@ class Head(nnx.Module):
     def __init__(self, config: GPTConfig | EncoderDecoderConfig):
         self.scale, self.softcap = config.logits_scale, config.logits_softcap
         shape = config.d_model, config.vocab_size
+        narrow = config.tied and config.token_width != config.d_model
+        self.project = Linear(config.d_model, config.token_width, False) if narrow else None
         self.kernel = None if config.tied else nnx.Param(jnp.zeros(shape, jnp.float32))
         self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32)) if config.head_bias else None
 
     def __call__(self, x: Float[Array, "*rows D"], token: Embedding) -> Float[Array, "*rows V"]:
         x = x * self.scale
+        x = x if self.project is None else self.project(x)
         y = token.decode(x) if self.kernel is None else matmul(x.astype(self.kernel.dtype), self.kernel[...])
         y = y if self.bias is None else add_bias(y, self.bias[...])
         return y if self.softcap is None else self.softcap * jnp.tanh(y / self.softcap)

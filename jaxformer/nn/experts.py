@@ -135,7 +135,7 @@ class Experts(nnx.Module):
         """Compute every token by every expert; those that are not chosen have the weight 0."""
         hidden = self._hidden(lambda layer: apply_all(layer, x))
         chosen = jax.nn.one_hot(choice.experts, self.n_experts, dtype=hidden.dtype)
-        weights = (chosen * choice.weights.astype(hidden.dtype)[..., None]).sum(-2)
+        weights = jnp.einsum("btke,btk->bte", chosen, choice.weights.astype(hidden.dtype))
         y = jnp.einsum("btef,efd->btd", hidden * weights[..., None], self.down.kernel[...])
         return y if self.down.bias is None else y + weights @ self.down.bias[...].astype(y.dtype)
 
@@ -146,11 +146,11 @@ class Experts(nnx.Module):
         y = apply_own(self.down, self._hidden(lambda layer: apply_own(layer, tokens, groups)), groups)
         in_order = jnp.zeros_like(y).at[groups.pair].set(y, unique_indices=True)
         each = in_order.reshape(*choice.experts.shape, -1)
-        return (each * choice.weights.astype(y.dtype)[..., None]).sum(-2)
+        return jnp.einsum("btkd,btk->btd", each, choice.weights.astype(y.dtype))
 
     def _hidden(self, apply: Callable[[ExpertLinear], Array]) -> Array:
         gate = None if self.gate is None else apply(self.gate)
-        return combine_gate(self.activation, gate, apply(self.up), self.limit)
+        return jax.checkpoint(combine_gate, static_argnums=(0, 3))(self.activation, gate, apply(self.up), self.limit)
 
 
 class Correction(nnx.Module):

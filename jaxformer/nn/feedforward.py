@@ -60,12 +60,11 @@ def combine_gate(
     activation: str, gate: Float[Array, "*rows F"] | None, up: Float[Array, "*rows F"], limit: float | None
 ) -> Float[Array, "*rows F"]:
     """activation(up), or gated activation(gate) * up; with a limit, activation(min(gate, limit)) * (1 + clamped up)."""
-    activate = jax.checkpoint(ACTIVATIONS[activation])  # made again backwards: less to keep, and to read
     if gate is None:
-        return activate(up)
+        return ACTIVATIONS[activation](up)
     if limit is not None:  # at the limit itself the gradient is 1, as in torch
         gate, up = jnp.where(gate > limit, limit, gate), 1 + clamp(up, limit)
-    return activate(gate) * up
+    return ACTIVATIONS[activation](gate) * up
 
 
 class FeedForward(nnx.Module):
@@ -83,5 +82,8 @@ class FeedForward(nnx.Module):
         self.down = Linear(width, config.d_model, config.feed_forward_bias)
 
     def __call__(self, x: Float[Array, "B T D"], key: PRNGKeyArray | None = None) -> Float[Array, "B T D"]:
-        gate = None if self.gate is None else self.gate(x)
-        return self.down(dropout(combine_gate(self.activation, gate, self.up(x), self.limit), self.dropout_rate, key))
+        @jax.checkpoint  # what `down` reads is made again backwards, in place of being kept
+        def down(gate: Array | None, up: Array, key: PRNGKeyArray | None) -> Array:
+            return self.down(dropout(combine_gate(self.activation, gate, up, self.limit), self.dropout_rate, key))
+
+        return down(None if self.gate is None else self.gate(x), self.up(x), key)

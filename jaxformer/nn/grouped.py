@@ -65,6 +65,8 @@ class Blocks(NamedTuple):
     group: Int[Array, " blocks"]
     rows: Int[Array, "blocks n"]
     """Rows of each block; past the end where a block has fewer."""
+    place: Int[Array, " rows"]
+    """Place of each row among those of all blocks."""
 
 
 def rows_of_block(rows: int, groups: int) -> int:
@@ -79,10 +81,17 @@ def make_blocks(sizes: Int[Array, " E"], rows: int) -> Blocks:
     per_group = -(-sizes // n)
     ends, starts = jnp.cumsum(per_group), jnp.cumsum(sizes) - sizes
     number = jnp.arange(rows // n + min(groups, rows) * (n > 1), dtype=sizes.dtype)
-    group = jnp.minimum((number[:, None] >= ends[None]).sum(1, dtype=sizes.dtype), groups - 1)
+    group = jnp.minimum(_group_of(number, ends), groups - 1)
     first = starts[group] + (number - (ends - per_group)[group]) * n
     found = first[:, None] + jnp.arange(n, dtype=sizes.dtype)[None]
-    return Blocks(ends[-1], group, jnp.where(found < (starts + sizes)[group][:, None], found, rows))
+    row = jnp.arange(rows, dtype=sizes.dtype)
+    place = row + ((ends - per_group) * n - starts)[_group_of(row, starts + sizes)]
+    return Blocks(ends[-1], group, jnp.where(found < (starts + sizes)[group][:, None], found, rows), place)
+
+
+def _group_of(number: Int[Array, " X"], ends: Int[Array, " E"]) -> Int[Array, " X"]:
+    """Return the group of each number, by the number that each group ends before."""
+    return (number[:, None] >= ends[None]).sum(1, dtype=ends.dtype)
 
 
 def _by_blocks(x: Array, w: Array, sizes: Array) -> Array:
@@ -93,7 +102,7 @@ def _by_blocks(x: Array, w: Array, sizes: Array) -> Array:
         return y.at[i].set(parts[i] @ w[blocks.group[i]])
 
     y = jax.lax.fori_loop(0, blocks.used, multiply, jnp.zeros((*blocks.rows.shape, w.shape[-1]), x.dtype))
-    return _put(y, blocks, len(x))
+    return y.reshape(-1, y.shape[-1])[blocks.place]
 
 
 def _outer_by_blocks(x: Array, g: Array, sizes: Array) -> Array:
@@ -108,7 +117,3 @@ def _outer_by_blocks(x: Array, g: Array, sizes: Array) -> Array:
 
 def _take(x: Array, blocks: Blocks) -> Array:
     return x.at[blocks.rows].get(mode="fill", fill_value=0)
-
-
-def _put(parts: Array, blocks: Blocks, rows: int) -> Array:
-    return jnp.zeros((rows, parts.shape[-1]), parts.dtype).at[blocks.rows].set(parts, mode="drop", unique_indices=True)

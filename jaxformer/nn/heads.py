@@ -12,33 +12,44 @@ from jaxformer.nn.linear import Linear, add_bias
 from jaxformer.nn.norms import make_norm
 
 
+class HeadTransform(nnx.Module):
+    """norm(activation(dense(x))), between the states and the layer of the logits."""
+
+    def __init__(self, config: EncoderConfig):
+        self.activation = config.activation if config.head_activation is None else config.head_activation
+        self.dense = Linear(config.d_model, config.transform_width, config.head_dense_bias)
+        self.norm = make_norm(config.norm, config, config.transform_width)
+
+    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows _"]:
+        return self.norm(ACTIVATIONS[self.activation](self.dense(x)))
+
+
 class ClassificationHead(nnx.Module):
-    """output(dropout(x)): logits of the labels, or of an answer's start and end."""
+    """output(dropout([transform] x)): logits of the labels, or of an answer's start and end."""
 
     def __init__(self, config: EncoderConfig):
         self.dropout_rate = config.head_dropout
+        self.transform = HeadTransform(config) if config.head_transform else None
         self.output = Linear(config.d_model, config.n_logits, True)
 
     def __call__(
         self, x: Float[Array, "*rows D"], token: Embedding, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*rows C"]:
+        x = x if self.transform is None else self.transform(x)
         return self.output(dropout(x, self.dropout_rate, key))
 
 
 class MaskedLMHead(nnx.Module):
-    """norm(activation(dense(x))) @ table.T + bias: logits of each place's token, with the token embedding's table."""
+    """transform(x) @ table.T + bias: logits of each place's token, with the token embedding's table."""
 
     def __init__(self, config: EncoderConfig):
-        self.activation = config.activation if config.head_activation is None else config.head_activation
-        self.dense = Linear(config.d_model, config.token_width, True)
-        self.norm = make_norm(config.norm, config, config.token_width)
+        self.transform = HeadTransform(config)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32))
 
     def __call__(
         self, x: Float[Array, "*rows D"], token: Embedding, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*rows V"]:
-        x = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
-        return add_bias(token.decode(x), self.bias[...])
+        return add_bias(token.decode(self.transform(x)), self.bias[...])
 
 
 def make_head(config: EncoderConfig) -> ClassificationHead | MaskedLMHead | None:

@@ -36,7 +36,7 @@ class PatchProjection(Linear):
 class ImageEmbedding(nnx.Module):
     """dropout(norm([class token, distillation token, patches] + position)), with register tokens before the patches.
 
-    The norm is there with `embedding_norm` only; register tokens have no position.
+    The norm is there with `embedding_norm` only, positions with `learned_positions`; register tokens have none.
     """
 
     def __init__(self, config: VisionEncoderConfig):
@@ -47,7 +47,8 @@ class ImageEmbedding(nnx.Module):
         self.distillation_token = Embedding(1, width) if config.distillation_token else None
         self.register_tokens = Embedding(config.register_tokens, width) if config.register_tokens else None
         self.mask_token = Embedding(1, width) if config.mask_token else None
-        self.position = Embedding(config.patches + config.class_token + config.distillation_token, width)
+        places = config.patches + config.class_token + config.distillation_token
+        self.position = Embedding(places, width) if config.learned_positions else None
         self.norm = make_norm(config.norm if config.embedding_norm else "none", config)
 
     def __call__(
@@ -58,7 +59,8 @@ class ImageEmbedding(nnx.Module):
         if masked is not None and self.mask_token is not None:
             x = jnp.where(masked[..., None], self.mask_token.table[...], x)
         first = [token.table[...] for token in (self.class_token, self.distillation_token) if token is not None]
-        x = _before(first, x) + self.position.table[...][None]
+        x = _before(first, x)
+        x = x if self.position is None else x + self.position.table[...][None]
         if self.register_tokens is not None:
             tokens, patches = jnp.split(x, [len(first)], axis=1)
             x = jnp.concatenate([tokens, _before([self.register_tokens.table[...]], patches)], 1)

@@ -1,6 +1,6 @@
 """Positions: fixed tables that are added to the tokens, and the relative position bias.
 
-The bias is added to the scores by the distance of key and query: `1 N T S`, one for all layers of a stack."""
+The bias is added to the scores by the distance of key and query: `1 N T S`, one for all layers of a stack, or for each."""
 
 import math
 
@@ -12,6 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.configuration import FixedTable
+from jaxformer.nn.cache import KVCache, LayerCache
+from jaxformer.nn.precision import wide_dtype
 
 
 def sinusoid(n_positions: int, d_model: int) -> np.ndarray:
@@ -91,3 +93,12 @@ class RelativeBias(nnx.Module):
         known = jnp.asarray(bucket(every, self.buckets, self.farthest, both_sides=not self.causal), jnp.int32)
         found = known[jnp.clip(distance, -self.farthest, self.farthest) + self.farthest]
         return jnp.moveaxis(self.table[...].astype(dtype)[found], -1, 0)[None]
+
+
+def biased(module: RelativeBias | None, x: Array, cache: KVCache | LayerCache | None, bias: Array | None) -> Array | None:
+    """Return the bias with the relative bias added of the tokens x, which follow those of the cache: `_ N T S`."""
+    if module is None:
+        return bias
+    start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
+    relative = module(x.shape[1], keys, start, wide_dtype(x.dtype))
+    return relative if bias is None else relative + bias.astype(relative.dtype)

@@ -17,10 +17,13 @@ from jaxformer.config.rotary import (
     RotaryEmbedding,
     YarnScaling,
 )
+from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.nn.precision import wide, wide_dtype
 
 Pairs = tuple[float, ...]
 """Number for each pair of units."""
+Positions = Int[Array, "#B T"] | Float[Array, "#B T 2"]
+"""Position of each token: one number, or a row and a column, each of which turns half of the pairs."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,12 @@ def make_rotary(config: BlockConfig) -> Rotary | None:
     """Build the rotary settings of a configuration: computed once, in float64, and rounded once, where they are used."""
     if (rotary := config.rotary_embedding) is None:
         return None
-    angles, amplitude = scaled(base_angles(rotary.dim, rotary.base), rotary)
+    angles, amplitude = scaled(base_angles(rotary.dim // rotary.axes, rotary.base), rotary)
     longer = make_longer(rotary)
     local, local_amplitude, local_longer = angles, amplitude, longer
     if rotary.window_base is not None:
-        local, local_amplitude, local_longer = base_angles(rotary.dim, rotary.window_base), 1.0, None
-    both = tuple(angles.tolist()), tuple(local.tolist())
+        local, local_amplitude, local_longer = base_angles(rotary.dim // rotary.axes, rotary.window_base), 1.0, None
+    both = tuple(angles.tolist()) * rotary.axes, tuple(local.tolist()) * rotary.axes
     return Rotary(rotary.interleaved, rotary.reversed, both, (amplitude, local_amplitude), (longer, local_longer))
 
 
@@ -151,7 +154,19 @@ def make_longer(rotary: RotaryEmbedding) -> Longer | None:
     return None
 
 
-def angles_of(pairs: Pairs, longer: Longer | None, positions: Int[Array, "#B T"], dtype: np.dtype) -> Float[Array, " P"]:
+def patch_positions(config: VisionEncoderConfig) -> Float[Array, "1 T 2"] | None:
+    """Return the row and the column of each patch's middle, from -2 pi to 2 pi, and 0 for the tokens before the patches.
+
+    These angles are those of the first pair of each half (Siméoni et al. 2025). None without rotary positions.
+    """
+    if config.rotary == "none":
+        return None
+    sides = (2 * math.pi * ((2 * np.arange(n) + 1) / n - 1) for n in config.grid)
+    patches = np.stack(np.meshgrid(*sides, indexing="ij"), -1).reshape(-1, 2)
+    return jnp.asarray(np.concatenate([np.zeros((config.first_patch, 2)), patches])[None])
+
+
+def angles_of(pairs: Pairs, longer: Longer | None, positions: Positions, dtype: np.dtype) -> Float[Array, " P"]:
     """Return the angles of a call with these positions, of which the largest counts."""
     angles = jnp.asarray(pairs, dtype)
     match longer:
@@ -165,12 +180,13 @@ def angles_of(pairs: Pairs, longer: Longer | None, positions: Int[Array, "#B T"]
 
 
 def waves(
-    rotary: Rotary, positions: Int[Array, "#B T"], windowed: bool | Bool[Array, ""], dtype: np.dtype
+    rotary: Rotary, positions: Positions, windowed: bool | Bool[Array, ""], dtype: np.dtype
 ) -> tuple[Float[Array, "#B T 1 P"], Float[Array, "#B T 1 P"]]:
     """Return the cosine and sine of every pair's angle at these positions."""
     full, local = (angles_of(*each, positions, dtype) for each in zip(rotary.angles, rotary.longer, strict=True))
     amplitude, local_amplitude = (jnp.asarray(number, dtype) for number in rotary.amplitudes)
-    angles = positions.astype(dtype)[..., None, None] * jnp.where(windowed, local, full)[None, None, None]
+    own = positions[..., None] if positions.ndim == 2 else jnp.repeat(positions, len(full) // positions.shape[-1], -1)
+    angles = own.astype(dtype)[:, :, None] * jnp.where(windowed, local, full)[None, None, None]
     amplitude = jnp.where(windowed, local_amplitude, amplitude)
     return jnp.cos(angles) * amplitude, jnp.sin(angles) * (-amplitude if rotary.reversed else amplitude)
 
@@ -178,7 +194,7 @@ def waves(
 def rotate(
     x: Float[Array, "B T N H"],
     rotary: Rotary,
-    positions: Int[Array, "#B T"],
+    positions: Positions,
     windowed: bool | Bool[Array, ""] = False,
     rotated: Bool[Array, ""] | None = None,
 ) -> Float[Array, "B T N H"]:

@@ -3,17 +3,33 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
+
+WEIGHTS = "attention weights"
+"""Name of the weights, for what keeps them for the gradient."""
 
 
 def masked_softmax(scores: Float[Array, "*rows S"], mask: Bool[Array, "..."] | None) -> Float[Array, "*rows S"]:
     """Softmax over the unmasked keys; a row whose keys are all masked gives zeros, and finite gradients."""
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.full((), -jnp.inf, scores.dtype))
-    highest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
+    return softmax(scores)
+
+
+@jax.custom_jvp
+def softmax(scores: Float[Array, "*rows S"]) -> Float[Array, "*rows S"]:
+    """exp(scores) over its sum; zeros for a row of -inf. For the gradient the weights alone are kept, as torch does."""
+    highest = scores.max(-1, keepdims=True)
     exp_scores = jnp.exp(scores - jnp.where(jnp.isneginf(highest), jnp.zeros_like(highest), highest))
     total = exp_scores.sum(-1, keepdims=True)
     return exp_scores / jnp.where(total == 0, jnp.ones_like(total), total)
+
+
+@softmax.defjvp
+def _softmax_jvp(primals, tangents):
+    weights, tangent = checkpoint_name(jax.lax.optimization_barrier(softmax(*primals)), WEIGHTS), tangents[0]
+    return weights, weights * (tangent - (weights * tangent).sum(-1, keepdims=True))
 
 
 class Sinks(nnx.Module):

@@ -7,14 +7,16 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from jaxformer.config.blocks import BlockConfig
-from jaxformer.nn.attention import Memory, MultiHeadAttention, Place, Source
+from jaxformer.nn.attention import Memory, MultiHeadAttention, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, LayerCache
-from jaxformer.nn.positions import RelativeBias
-from jaxformer.nn.precision import wide_dtype
+from jaxformer.nn.disentangled import DistanceEncoding
+from jaxformer.nn.place import Place
+from jaxformer.nn.positions import RelativeBias, biased
+from jaxformer.nn.rotary import Positions
 from jaxformer.parallel.placement import along_rows
 from jaxformer.pytree import is_stacked, map_named
 from jaxformer.runtime.random import split
@@ -93,7 +95,7 @@ def _extend(carry: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Arr
 def _in_layer(shared: dict[str, Any], kind: dict[str, Array | None]) -> dict[str, Any]:
     """Return the arguments of one layer, with its positions and its kind as its place."""
     shared = dict(shared)
-    return shared | {"place": Place(shared.pop("positions"), **kind)}
+    return shared | {"place": Place(shared.pop("positions"), distances=shared.pop("distances"), **kind)}
 
 
 def _remember(carry: None, layer: list[Any], memory: Source) -> tuple[None, KeysValues]:
@@ -125,15 +127,18 @@ class Stack(nnx.Module):
     for the past alone.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False, attention_norm: bool = True):
         self.n_layers = config.n_layers
         self.layers = config.layers
         self.held = config.cached_heads
         self.remat = config.remat_policy if config.remat else None
         self.kinds = config.windowed_layers, config.rotated_layers
-        self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
+        biased = config.relative_bias in ("t5", "alibi") and not config.relative_per_layer
+        self.distances = DistanceEncoding(config) if config.relative_bias == "disentangled" else None
+        self.relative_bias = RelativeBias(config, causal=causal) if biased else None
         self.shared = config.shared_layers
-        held, block = 1 if config.shared_layers else config.n_layers, Block(config, cross=cross, causal=causal)
+        held = 1 if config.shared_layers else config.n_layers
+        block = Block(config, cross=cross, causal=causal, attention_norm=attention_norm)
         self.blocks = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (held, *leaf.shape)), block)
 
     def __getitem__(self, i: int) -> Block:
@@ -148,7 +153,7 @@ class Stack(nnx.Module):
     def unroll(self) -> int:
         """Number of layers per turn of the compiled loop; there is no loop if that is all of them.
 
-        XLA's CPU backend keeps what an unrolled loop was asked to recompute: `remat` needs a loop.
+        Under jax.jit alone XLA's CPU backend keeps what an unrolled loop was asked to recompute: `remat` needs a loop.
         """
         if self.layers == "auto":
             return 1 if self.remat or self.n_layers > DEEPEST_UNROLLED else self.n_layers
@@ -164,7 +169,7 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
     ) -> Float[Array, "B T D"]:
         """Apply every layer. Masks (`B N|1 T S`, True = may attend) hide keys; biases of that shape are added to the scores."""
         more = {"bias": bias, "memory_bias": memory_bias, "positions": positions}
@@ -181,7 +186,7 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """Apply every layer; return the output and the cache with x in it.
 
@@ -215,7 +220,7 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
     ) -> AttentionWeights:
         """Return the attention weights of every layer."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
@@ -230,7 +235,7 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
     ) -> Float[Array, "_ B T D"]:
         """Return x and the output of every layer, L + 1 in all."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
@@ -244,12 +249,12 @@ class Stack(nnx.Module):
         key: PRNGKeyArray | None = None,
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T E"]]:
         """Apply every layer of a stack with mixtures of experts and without a memory; return all router logits too."""
         keys = None if key is None else split(key, self.n_layers)
         shared = self._shared(x, None, mask, None, None, bias, None, positions)
-        shared = {name: shared[name] for name in ("mask", "bias", "positions")}
+        shared = {name: shared[name] for name in ("mask", "bias", "positions", "distances")}
         layers = [self._every(), self._kinds(), keys]
         return scan_layers(_routed, x, layers, shared, unroll=self.unroll, remat=self.remat)
 
@@ -279,13 +284,11 @@ class Stack(nnx.Module):
         memory_bias: Any,
         positions: Any,
     ) -> dict[str, Any]:
-        """Check and return the arguments that every layer is given; the bias includes the relative bias."""
+        """Check and return the arguments that every layer is given; the bias includes a relative bias of all layers."""
         check_not_torch(mask=mask, bias=bias, memory_mask=memory_mask, memory_bias=memory_bias, positions=positions)
         heads = self.blocks.attention.heads
         check_attended(heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
-        if self.relative_bias is not None:
-            start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
-            relative = self.relative_bias(x.shape[1], keys, start, wide_dtype(x.dtype))
-            bias = relative if bias is None else relative + bias.astype(relative.dtype)
+        bias = biased(self.relative_bias, x, cache, bias)
         own = {"mask": mask, "bias": bias, "positions": positions if self.blocks.attention.rotary is not None else None}
+        own |= {"distances": None if self.distances is None else self.distances()}
         return own | {"memory": memory, "memory_mask": memory_mask, "memory_bias": memory_bias}

@@ -1,4 +1,4 @@
-"""Parity in a test: one call that fails with the report, whose last line is the verdict."""
+"""Parity in a test: one call that fails with the verdict and the report."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def assert_parity(torch_model: Any, jax_model: Any, inputs: tuple[Any, ...], **o
 
 
 def raise_unless_equal(report: Report) -> None:
-    """Raise AssertionError with the report's text unless both sides are equal."""
+    """Raise AssertionError unless both sides are equal: the verdict, which pytest's summary shows, then the report's text."""
     __tracebackhide__ = True
     if report.exit_code:
-        raise AssertionError(str(report))
+        raise AssertionError(f"{report.verdict}\n{report}")

@@ -8,6 +8,11 @@ from jaxtyping import Float
 
 from jaxformer.plots.style import HEAT, MOST_LABELS, plain_style
 
+NARROWEST, WIDEST, ROW = 2.4, 36.0, 0.12
+"""Side of a map of few tokens, and of all maps beside each other at most, and height of a token's row, in inches."""
+ROOM = 50.0
+"""Points of a letter in an inch of rows: seven tenths of their height."""
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -19,15 +24,22 @@ def draw_heads(weights: Float[np.ndarray, "L N T S"], keys: Sequence[str], queri
     from matplotlib.figure import Figure
 
     layers, heads = weights.shape[:2]
-    figure = Figure(figsize=(max(5.0, 2.4 * heads), 2.4 * layers + 0.6), layout="constrained")
+    wide, high = side(len(keys), heads), side(len(queries), layers)
+    figure = Figure(figsize=(max(5.0, wide * heads), high * layers + 0.6), layout="constrained")
+    size = min(6.0, ROOM * min(wide / len(keys), high / len(queries)))
     for (layer, head), axes in np.ndenumerate(figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)):
         axes.imshow(weights[layer, head], vmin=0, vmax=1, cmap=HEAT, aspect="auto", interpolation="nearest")
         axes.set_title(f"layer {layer}, head {head}", fontsize=9)
-        label(axes, keys, queries, size=4 if max(len(keys), len(queries)) > 24 else 6)
+        label(axes, keys, queries, size=size)
     figure.supxlabel("token read")
     figure.supylabel("token that reads")
     figure.suptitle(title, parse_math=False)
     return figure
+
+
+def side(tokens: int, maps: int) -> float:
+    """Return the side of a map in inches: a row for each token that is labelled, as far as all maps together stay drawable."""
+    return max(NARROWEST, min(ROW * tokens, WIDEST / maps)) if tokens <= MOST_LABELS else NARROWEST
 
 
 @plain_style()
@@ -47,7 +59,7 @@ def draw_alignment(weights: Float[np.ndarray, "T S"], source: Sequence[str], tar
 VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "→"})
 
 
-def label(axes: "Axes", keys: Sequence[str], queries: Sequence[str], *, size: int) -> None:
+def label(axes: "Axes", keys: Sequence[str], queries: Sequence[str], *, size: float) -> None:
     """Write the tokens at the edges, if they are not too many; spaces are made visible."""
     keys, queries = ([token.translate(VISIBLE) for token in tokens] for tokens in (keys, queries))
     if len(keys) <= MOST_LABELS:

@@ -27,6 +27,7 @@ def losses_of(run: RunFolder) -> Curves:
 def read_losses(folder: Path) -> Curves:
     """Return the losses of a saved run; CheckpointError if it is damaged, or has evaluated none yet."""
     run = RunFolder.open(folder)
+    run.check_trains()
     if "recipe" not in run.config:
         raise CheckpointError(f"{folder}/{CONFIG} does not describe a run; give the folder of a training")
     curves = losses_of(run)

@@ -58,7 +58,7 @@ def read_table(folder: Path, most: int) -> tuple[str, Float[np.ndarray, "P D"]]:
         return f"rotary positions of {folder.name}", turned(np.asarray(rotary.angles[0]), rows)
     if config.positions == "none":
         raise InputError(f"{folder} holds a model without positions of its own (relative bias: {config.relative_bias})")
-    return f"{config.positions} of {folder.name}", position_table(config.positions, rows, config.token_width)
+    return f"{config.positions} of {folder.name}", position_table(config.positions, rows, config.position_width)
 
 
 def similarity(table: Float[np.ndarray, "P D"]) -> Similarity:

@@ -41,6 +41,14 @@ def attention_of(path: Path, text: str, part: str | None = None) -> Map:
     return maps[part]
 
 
+def alignment_of(path: Path, text: str) -> Map:
+    """Return what an encoder-decoder reads of a source as it writes the target; InputError for another model."""
+    found = open_folder(path)
+    if not isinstance(reader_of(found), EncoderDecoder):
+        raise InputError(f"{path} holds a model of one stack, and an alignment needs an encoder-decoder; see `plot attention`")
+    return maps_of(found, text)["cross"]
+
+
 def maps_of(found: Opened, text: str, target: str | None = None) -> dict[str, Map]:
     """Return every attention of a model on a text by the name of its part.
 

@@ -10,11 +10,20 @@ from jaxformer.parity.report.overlay import Curve, overlay
 from jaxformer.plots.losses import WORDS
 from jaxformer.plots.run_report import RunReport, Sample
 
+LAST = "last_spike", "last_skipped"
+"""Measures that are steps themselves, and no curves."""
+SMALLEST, PNG_WIDTH = 0.75, slice(16, 20)
+"""Least width of a picture beside its own, so that its labels can be read, and the bytes of a PNG that are its own width."""
 COLOURS = dict(zip(WORDS, ("loss", "normal", "parameters"), strict=True))
 """Measure -> kind of its curve."""
 LAYOUT = """
 #verdict { --mood: var(--normal); }
-img { background: white; width: 100%; min-width: 40rem; }
+img { background: white; width: 100%; }
+@media (max-width: 40rem) {
+  figure .scroll { overflow: visible; }
+  figure svg { min-width: 0 !important; overflow: visible; font-size: 18px; }
+  img { min-width: 0 !important; }
+}
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .2rem 0 .6rem; }
 dt { color: var(--quiet); font-size: .875rem; }
 dd { margin: 0; }
@@ -52,7 +61,7 @@ def header(report: RunReport) -> Markup:
 def curves(report: RunReport) -> Markup:
     """Render the losses in one plot, and each other measure in one of its own."""
     losses = {name: points for name, points in report.curves.items() if name in WORDS and points}
-    others = {name: points for name, points in report.curves.items() if name not in WORDS and len(points) > 1}
+    others = {name: points for name, points in report.curves.items() if name not in (*WORDS, *LAST) and len(points) > 1}
     if not losses and not others:
         return section("curves", "Curves", tag("p", "Nothing is evaluated yet.", class_="quiet"))
     key = legend(*((COLOURS[name], WORDS[name]) for name in losses))
@@ -90,7 +99,8 @@ def attention(pictures: Mapping[str, bytes]) -> Markup:
     shown = []
     for number, (title, png) in enumerate(pictures.items(), start=1):
         source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-        image = scrolling(title, tag("img", src=source, alt=f"Heat maps: {title}"))
+        least = f"min-width: {SMALLEST * int.from_bytes(png[PNG_WIDTH]):.0f}px"
+        image = scrolling(title, tag("img", src=source, alt=f"Heat maps: {title}", style=least))
         shown.append(tag("details", tag("summary", title), image, open=number == len(pictures)))
     return section("attention", "Attention", *shown)
 

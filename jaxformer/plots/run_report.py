@@ -30,6 +30,13 @@ from jaxformer.runs.folder import CONFIG, RunFolder
 from jaxformer.runs.lock import writer_of
 
 PACE = "tokens_per_second", "seconds_left"
+MEANT = {
+    "spikes": "spikes {:,} (steps between two evaluations with a loss far above its running mean)",
+    "last_spike": "the last spike at step {:,}",
+    "skipped": "skipped steps {:,} (between two evaluations; their loss or gradient is not finite)",
+    "last_skipped": "the last skipped step {:,}",
+}
+"""Measures that are rare events -> their words."""
 WRITTEN = 300
 """Tokens that a GPT writes for the page."""
 SAMPLES = 3
@@ -74,6 +81,7 @@ def read_report(folder: Path, text: str | None = None, certificate: Path | None 
     as it has come.
     """
     run = RunFolder.open(folder)
+    run.check_trains()
     config, owner = run.config, writer_of(folder)
     try:
         recipe, (model, _) = dict(config["recipe"]), describe(run)
@@ -90,7 +98,7 @@ def read_report(folder: Path, text: str | None = None, certificate: Path | None 
             f"{type(model).__name__.removesuffix('Config')}",
             f"{count_parameters(sizes):,} parameters",
             f"{count_parameters(sizes, embeddings=False):,} without embeddings",
-            *(f"{name.replace('_', ' ')} {[*points.values()][-1]:,.5g}" for name, points in curves.items() if points),
+            *(fact(name, [*points.values()][-1]) for name, points in curves.items() if points),
         ],
         curves=curves,
         settings={
@@ -102,6 +110,11 @@ def read_report(folder: Path, text: str | None = None, certificate: Path | None 
     )
     show_model(report, run, text)
     return report
+
+
+def fact(name: str, value: float) -> str:
+    """Return the last value of a measure, in words."""
+    return MEANT.get(name, name.replace("_", " ") + " {:,.5g}").format(value)
 
 
 def curves_of(run: RunFolder) -> dict[str, dict[int, float]]:

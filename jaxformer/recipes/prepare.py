@@ -15,8 +15,9 @@ from jaxformer.config.configuration import from_dict, plain
 from jaxformer.config.settings import OptimizerConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.parallel.group import check_alike, count, from_first, is_first
-from jaxformer.runs.folder import NOT_BEGUN, RUN, RunFolder, free_folder, kept_states, refuse_inside_a_run
+from jaxformer.runs.folder import NOT_BEGUN, RUN, RunFolder, kept_states
 from jaxformer.runs.metrics import Goal, is_last
+from jaxformer.runs.places import free_folder, refuse_inside_a_run
 from jaxformer.runs.tensorboard import ShownRun, tensorboardx
 from jaxformer.runs.watched import Monitor, forget_rows
 from jaxformer.runtime.environment import cores, processor

@@ -4,7 +4,6 @@ Only jaxformer has runs: the PyTorch twin has no such module.
 """
 
 import json
-import os
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import Any
 from jaxformer.config.configuration import plain
 from jaxformer.errors import UNREADABLE, CheckpointError, InputError
 from jaxformer.io.atomic import UNFINISHED, remove, to_disk, written_whole
-from jaxformer.runs.lock import LOCK, check_held, identity_of
+from jaxformer.runs.lock import LOCK, check_held, identity_of, writer_of
 from jaxformer.runs.manifest import CONFIG, EVALUATED, MANIFEST, WEIGHTS, Manifest
 from jaxformer.runs.metrics import Line, checked_line, checked_lines, read_data, read_lines
 from jaxformer.validation.fields import parsed, read_small
@@ -75,7 +74,7 @@ class RunFolder:
             if cls(path).is_locked_alone:
                 raise CheckpointError(f"{path} is {NO_SETTINGS}")
             wrong = f"is not a run folder: it has no {CONFIG}" if path.exists() else "is not there; give a folder that is"
-            raise InputError(f"{path} {wrong}")
+            raise InputError(f"{path} {'is a file; give the folder that it is in' if path.is_file() else wrong}")
         return cls(path)
 
     @property
@@ -123,6 +122,20 @@ class RunFolder:
         """True if `save` wrote the folder."""
         with suppress(CheckpointError, InputError):
             return "class" in read_config(self.path)
+        return False
+
+    def check_trains(self) -> None:
+        """Raise InputError if the folder holds a model, and is no run."""
+        for key, what in (("model_type", "is a folder of transformers"), ("class", "holds a saved model")):
+            if key in self.config and "recipe" not in self.config:
+                raise InputError(f"{self.path} {what}, and no run; `jaxformer info` shows it")
+
+    @property
+    def is_foreign(self) -> bool:
+        """True if config.json is another program's, and nothing else is a run's."""
+        with suppress(CheckpointError):
+            theirs = not {"recipe", "class"} & {*read_config(self.path)} and self.is_begun
+            return theirs and not any((self.path / name).exists() for name in (MANIFEST, LOCK))
         return False
 
     @property
@@ -199,6 +212,8 @@ class RunFolder:
 
     def check_trained(self) -> None:
         """Raise CheckpointError if there are no trained weights yet."""
+        if not self.weights.exists() and (owner := writer_of(self.path)):
+            raise CheckpointError(f"{self.path} is still being written by {owner}, and has no {WEIGHTS} yet; wait for its end")
         if self.is_begun:
             raise CheckpointError(f"{self.path} is {NOT_BEGUN}")
         if not self.weights.exists():
@@ -282,19 +297,3 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CheckpointError(f"{folder / CONFIG} holds no configuration, but {config!r:.50}")
     return config
-
-
-def refuse_inside_a_run(folder: Path) -> None:
-    """Raise InputError if a folder lies inside a run's folder, which would take it for its own."""
-    with suppress(OSError):  # such a folder cannot be written, which is reported later
-        for around in Path(os.path.realpath(folder)).parents:
-            if RunFolder(around).is_run:
-                raise InputError(f"{folder} lies in {around}, which is a run; name a folder outside of it with --out")
-
-
-def free_folder(parent: Path, name: str) -> Path:
-    """Return `parent/name-0`, or the first number that no run has."""
-    number = 0
-    while (parent / f"{name}-{number}").exists():
-        number += 1
-    return parent / f"{name}-{number}"

@@ -24,7 +24,7 @@ import numpy as np
 
 from jaxformer.errors import JaxformerError
 from jaxformer.runtime.environment import cores, processor
-from jaxformer.runtime.xla_options import NO_YNNPACK, PRODUCTS_ALONE, Options, cure, jaxlib_release, known
+from jaxformer.runtime.xla_options import LASTING_BARRIERS, NO_YNNPACK, PRODUCTS_ALONE, Options, cure, jaxlib_release, known
 from jaxformer.validation.fields import check_choice, parsed, read_small
 
 Library = Literal["onednn+ynnpack", "onednn", "ynnpack", "eigen"]
@@ -73,7 +73,11 @@ def work_of_width(width: int) -> Work:
 
 def options(work: Work) -> dict[str, Any]:
     """Return compile options for programs of this class; where no library is chosen, those that avoid the known faults."""
-    return options_of(name) if (name := library(work)) else cure()
+    import jax
+
+    found = options_of(name) if (name := library(work)) else cure()
+    is_training = work != "write" and jax.default_backend() == "cpu"
+    return {**found, **LASTING_BARRIERS} if is_training else found
 
 
 def options_of(name: Library) -> dict[str, Any]:

@@ -24,6 +24,9 @@ PRODUCTS_ALONE: Options = {YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """Options under which YNNPACK computes only plain products, where it is fast: no reductions and no fused products."""
 NO_YNNPACK: Options = {YNNPACK: ""}
 """Options without YNNPACK: with it, the error of a float32 product over rows of 4,096 is three times as large."""
+LASTING_BARRIERS: Options = {"xla_disable_hlo_passes": "cse_barrier_expander"}
+"""Option under which a CPU's programs keep their optimization barriers to the end. Without it the compiler merges what
+`jax.checkpoint` computes again with the first value, which it then holds until the backward pass."""
 NEWEST_TRIED = (0, 12, 0, 1)
 """Newest jaxlib on which every fault was tried."""
 IN_FLAGS = "--xla_cpu_experimental_ynn_fusion_type=-reduce"

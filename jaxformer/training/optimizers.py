@@ -40,17 +40,29 @@ def make_optimizer(
         *DIRECTIONS[optimizer.name](optimizer, decay(optimizer, decayed or DECAYED[optimizer.decayed])),
         optax.scale_by_learning_rate(lambda step: optimizer.learning_rate * factor(step)),
     )
-    return made if frozen is None else optax.chain(hold(frozen), made, hold(frozen))
+    if frozen is None:
+        return made
+    without_norm = optax.GradientTransformation(made.init, made.update)  # a given norm would be that of all parameters
+    return optax.chain(hold(frozen), without_norm, hold(frozen))
 
 
-def clip(max_norm: float) -> optax.GradientTransformation:
-    """Scale the gradient by min(1, max_norm / (norm + 1e-6))."""
+def gradient_norm(gradient: PyTree) -> Float[Array, ""]:
+    """L2 norm over all leaves, one after the other: XLA would hold the squares of all at once."""
+    total = jnp.zeros(())
+    for leaf in jax.tree.leaves(gradient):
+        leaf, total = jax.lax.optimization_barrier((leaf, total))
+        total = total + jnp.square(jnp.abs(leaf)).sum()
+    return jnp.sqrt(total)
 
-    def scaled(gradient: PyTree, params: PyTree | None) -> PyTree:
-        scale = jnp.minimum(1.0, max_norm / (optax.tree.norm(gradient) + CLIP_EPSILON))
-        return jax.tree.map(lambda g: g * scale.astype(g.dtype), gradient)
 
-    return optax.stateless(scaled)
+def clip(max_norm: float) -> optax.GradientTransformationExtraArgs:
+    """Scale the gradient by min(1, max_norm / (norm + 1e-6)); `norm` is that of the gradient, where it is known."""
+
+    def update(updates: PyTree, state: Any, params: PyTree | None = None, *, norm: Array | None = None, **_: Any) -> Any:
+        scale = jnp.minimum(1.0, max_norm / ((gradient_norm(updates) if norm is None else norm) + CLIP_EPSILON))
+        return jax.tree.map(lambda g: g * scale.astype(g.dtype), updates), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
 
 
 def hold(frozen: Which) -> optax.GradientTransformation:

@@ -21,6 +21,7 @@ from jaxformer.runtime.jit import jit
 from jaxformer.training.health import MOST_IN_A_ROW, Health, healthy
 from jaxformer.training.losses import mean
 from jaxformer.training.norms import GRADIENT, module_norms
+from jaxformer.training.optimizers import gradient_norm
 
 Loss = Callable[..., tuple[Float[Array, ""], Float[Array, ""]]]
 """Function loss(model, batch, key) -> (total, normaliser); without a key there is no dropout."""
@@ -66,22 +67,25 @@ def train_step(
     gradient_of = whole_gradient if parts == 1 else functools.partial(gradient_in_parts, parts=parts)
     value, gradient = gradient_of(loss, state.model, batch, key)
     gradient = tap(GRADIENT, gradient)
-    updates, moments = optimizer.update(gradient, state.moments, state.model)
-    is_finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient))
-    model, moments = choose(is_finite, (optax.apply_updates(state.model, updates), moments), (state.model, state.moments))
+    norm = gradient_norm(gradient)
+
+    def update(model: PyTree, moments: PyTree) -> tuple[PyTree, PyTree]:
+        updates, moments = optax.with_extra_args_support(optimizer).update(gradient, moments, model, norm=norm)
+        return optax.apply_updates(model, updates), moments
+
+    is_finite = jnp.isfinite(value) & jnp.isfinite(norm)
+    model, moments = jax.lax.cond(is_finite, update, lambda *same: same, state.model, state.moments)
     return as_placed(TrainState(state.step + 1, model, moments, state.health.after(state.step, value, is_finite))), value
-
-
-def choose(condition: Array, new: PyTree, old: PyTree) -> PyTree:
-    """Return for each leaf the new one if the condition holds, else the old one."""
-    return jax.tree.map(functools.partial(jnp.where, condition), new, old)
 
 
 def step_in_run(state: TrainState, total: Array, *batch: Any, **how: Any) -> tuple[TrainState, Array]:
     """Take a step and sum the losses of all steps taken; after too many skipped steps the state no longer changes."""
-    after, value = train_step(state, *batch, **how)
-    sum_after = total + jnp.where(after.health.in_a_row == 0, value, 0)
-    return choose(state.health.in_a_row < MOST_IN_A_ROW, (after, sum_after), (state, total))
+
+    def taken(state: TrainState, total: Array) -> tuple[TrainState, Array]:
+        after, value = train_step(state, *batch, **how)
+        return after, total + jnp.where(after.health.in_a_row == 0, value, 0)
+
+    return jax.lax.cond(state.health.in_a_row < MOST_IN_A_ROW, taken, lambda *same: same, state, total)
 
 
 def whole_gradient(loss: Loss, model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Float[Array, ""], PyTree]:

@@ -10,7 +10,9 @@ from jaxformer.errors import InputError, type_of
 
 
 def check_images(images: Any, config: VisionEncoderConfig) -> None:
-    """Check images: floats of the only shape that the model takes; the message says how another one becomes that."""
+    """Check images: floats of the only shape that the model takes; the message says how another one becomes that. The values of
+    a numpy array are known, and have to be finite.
+    """
     if not hasattr(images, "dtype"):
         raise InputError(f"images are {type_of(images)}; give an array of floats, (batch, channels, height, width)")
     if "float" not in str(images.dtype):
@@ -19,9 +21,21 @@ def check_images(images: Any, config: VisionEncoderConfig) -> None:
             "(preprocessor_config.json)"
         )
     shape, wanted = tuple(images.shape), (config.channels, *config.image_size)
-    if len(shape) == 1 + len(wanted) and shape[1:] == wanted and shape[0]:
-        return
-    raise InputError(f"images: shape {shape}; give (batch, {', '.join(map(str, wanted))}){_remedy(shape, wanted)}")
+    if len(shape) != 1 + len(wanted) or shape[1:] != wanted or not shape[0]:
+        raise InputError(f"images: shape {shape}; give (batch, {', '.join(map(str, wanted))}){_remedy(shape, wanted)}")
+    if isinstance(images, np.ndarray) and not np.isfinite(images).all():
+        place = tuple(np.argwhere(~np.isfinite(images))[0].tolist())
+        raise InputError(f"images[{', '.join(map(str, place))}] = {images[place]}; give finite pixels")
+
+
+def check_states(states: Any, config: VisionEncoderConfig) -> None:
+    """Check that what is pooled are the states of all tokens, `B T D`."""
+    shape, wanted = tuple(getattr(states, "shape", ())), (config.first_patch + config.patches, config.d_model)
+    if len(shape) != 1 + len(wanted) or shape[1:] != wanted:
+        given = f"of shape {shape}" if hasattr(states, "shape") else type_of(states)
+        raise InputError(
+            f"states are {given}; give those of encode, (batch, {wanted[0]}, {wanted[1]}): model.pool(model.encode(images))"
+        )
 
 
 def _remedy(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:

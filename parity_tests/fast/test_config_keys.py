@@ -53,6 +53,10 @@ OLDER = {
     "smollm3, window": ("smollm3", {"use_sliding_window": True, "sliding_window": 9, "num_hidden_layers": 8}),
     "exaone4": ("exaone4", {"num_hidden_layers": 6, "sliding_window_pattern": 3, "rope_scaling": LLAMA3}),
     "olmo3": ("olmo3", {"num_hidden_layers": 6, "rope_scaling": YARN | {"rope_type": "yarn"}, "rope_theta": 5e5}),
+    "modernbert": ("modernbert", {"global_attn_every_n_layers": 2, "num_hidden_layers": 5, "local_rope_theta": 160000.0}),
+    "modernbert, all layers": ("modernbert", {"global_attn_every_n_layers": 1, "global_rope_theta": 1e4}),
+    "minicpm3": ("minicpm3", {"scale_depth": 1.0, "dim_model_base": None, "v_head_dim": 32}),
+    "ernie4_5_moe": ("ernie4_5_moe", {"moe_layer_start_index": 3, "rope_theta": 1e4, "moe_layer_end_index": 27}),
     "t5 1.1": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "t5, an activation": ("t5", {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}),
     "mt5": ("mt5", {"tie_word_embeddings": False, "num_decoder_layers": 3, "feed_forward_proj": "gated-silu"}),
@@ -140,6 +144,16 @@ REFUSED = {
         "mlp_layer_types = ['sparse', 'dense'] is not supported; give 2, 'dense' for the first layers",
     ),
     "no experts": ("glm4_moe", {"first_k_dense_replace": 46}, "first_k_dense_replace = 46 leaves none of 46 layers to experts"),
+    "no experts in the last layers": (
+        "ernie4_5_moe",
+        {"moe_layer_end_index": 20},
+        "moe_layer_end_index = 20 is not supported (-1 is): the last layers have no experts, and would",
+    ),
+    "a third kind of layers": (
+        "modernbert",
+        {"rope_parameters": {"full_attention": {"rope_type": "default"}, "chunked_attention": {}}},
+        "chunked_attention of its rotary positions is not known",
+    ),
     "an unknown activation": ("t5", {"feed_forward_proj": "gated-mish"}, "has the activation 'mish', which is not known"),
 }
 

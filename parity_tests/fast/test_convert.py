@@ -126,6 +126,7 @@ def test_without_transformers(gpt2, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingPackageError, match=r"^--verify compares .* and transformers is not installed; pip install"):
         run(capsys, "convert", gpt2, tmp_path / "it", "--to", "hf", "--verify")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_ours_and_torchs(gpt2, tmp_path, capsys):
@@ -319,3 +320,22 @@ def test_what_does_not_write(gpt2, bart, tmp_path, capsys):
     jf.save(encoder, tmp_path / "encoder")
     with pytest.raises(InputError, match="holds an encoder, which writes no text"):
         dispatch(["generate", str(tmp_path / "encoder"), "--prompt", "x"])
+
+
+def test_settings_outlive_a_folder_of_ours(gpt2, tmp_path, capsys):
+    base = transformers.GPT2Model(transformers.GPT2Config(n_embd=4, n_layer=1, n_head=2, vocab_size=9, use_cache=False))
+    base.save_pretrained(tmp_path / "base")
+    for source in (gpt2, tmp_path / "base"):
+        ours, back = tmp_path / f"{source.name} ours", tmp_path / f"{source.name} back"
+        run(capsys, "convert", source, ours, "--to", "jax")
+        run(capsys, "convert", ours, back, "--to", "hf")
+        found, wanted = bytes_of(back), bytes_of(source)
+        assert json.loads(found.pop("config.json")) == json.loads(wanted.pop("config.json"))
+        assert found == wanted
+    assert read_ids(tmp_path / "theirs ours") == read_ids(gpt2)
+    shorter = replace(jf.load(gpt2).config, context=16)
+    model = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), jf.abstract(shorter))
+    jf.save(model, tmp_path / "short", source=gpt2)
+    run(capsys, "convert", tmp_path / "short", tmp_path / "short back", "--to", "hf")
+    told = json.loads((tmp_path / "short back/config.json").read_text())
+    assert (told["n_positions"], told["eos_token_id"], told["use_cache"]) == (16, 2, True)

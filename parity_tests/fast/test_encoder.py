@@ -42,12 +42,14 @@ CONFIGS = {
     "masked_lm, embeddings of their own width": encoder_config(
         embedding_width=10, head="masked_lm", activation="relu", head_activation="gelu", norm_epsilon=1e-3
     ),
-    "masked_lm, its activation": encoder_config(head="masked_lm", activation="silu", norm_bias=False),
+    "masked_lm, its activation": encoder_config(head="masked_lm", activation="silu", norm_bias=False, head_dense_bias=False),
     "sequence_classification, pooled": encoder_config(
         pooler=True, pooler_activation="gelu", head="sequence_classification", labels=("a", "b", "c")
     ),
     "sequence_classification, not pooled": encoder_config(head="sequence_classification", labels=("a", "b", "c")),
-    "token_classification": encoder_config(head="token_classification", labels=("a", "b")),
+    "token_classification, transformed": encoder_config(
+        head="token_classification", labels=("a", "b"), head_transform=True, head_activation="relu", head_dense_bias=False
+    ),
     "question_answering": encoder_config(head="question_answering"),
 }
 
@@ -69,7 +71,7 @@ def model_twins(name):
 
 @pytest.mark.first(4)
 @checks
-@pytest.mark.parametrize("name", usually(CONFIGS, *list(CONFIGS)[:5:2], "sequence_classification, pooled"))
+@pytest.mark.parametrize("name", usually(CONFIGS, *list(CONFIGS)[:5:2], *list(CONFIGS)[6:9:2]))
 def test_equal(name, check):
     run_check(check, *model_twins(name))
 

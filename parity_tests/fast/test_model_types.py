@@ -31,19 +31,22 @@ from parity_tests.zoo.model_types import CASES, EOS, PAD, START, hidden_patches,
 N_NEW = 7
 ENDS = [EOS, 6]
 HEADS = {"bert, masked", "roberta, sequence", "electra, tokens", "distilbert, answers"}
-RARE = {"qwen3_moe, window", "mistral, all", "gpt_neox, in turn", "mt5", "llama, base"}
+RARE = {"qwen3_moe, window", "mistral, all", "gpt_neox, in turn", "mt5", "llama, base", "opt, narrow"}
+RARE |= {"minicpm3, plain", "ernie4_5_moe, all"}
+RARE |= {"modernbert, biases", "umt5, untied", "umt5, encoder"}
 RARE |= {"camembert", "data2vec-text", "ernie", "blenderbot", "mt5, encoder"}
 RARE |= {"deepseek_v2, greedy", "deepseek_v2, dense", "deepseek_v3, halves", "glm4_moe_lite", "youtu", "glm4_moe"}
 RARE |= {"deit", "deit, images", "dinov2", "dinov2_with_registers, images", "siglip_vision_model, no head"}
+RARE |= {"dinov3_vit, bare"}
 RARE |= {it for it in CASES if it.endswith((", masked", ", sequence", ", tokens", ", answers"))} - HEADS
 OFTEN = usually(CASES, *(name for name in CASES if name not in RARE))
 ONE_OF_EACH = usually(
     CASES,
     *("albert", "bart", "bloom", "falcon", "gemma3_text", "gpt2, untied", "gpt_bigcode", "gpt_neox", "gpt_oss"),
     *("whisper", "granite", "marian", "mpnet", "olmo2", "phi3", "qwen2_moe", "smollm3", "t5, untied"),
-    *("deepseek_v2", "deepseek_v3", "dots1"),
+    *("deepseek_v2", "deepseek_v3", "dots1", "modernbert", "umt5", "deberta-v2"),
     *HEADS,
-    *("clip", "deit, teacher", "dinov2_with_registers", "siglip"),
+    *("clip", "deit, teacher", "dinov2_with_registers", "dinov3_vit", "siglip"),
 )
 """Cases by which every mechanism is compared; `python -m tests.proven` runs all."""
 LIKE_OTHERS = {"gpt_bigcode, heads", "falcon, in turn", "codegen"}
@@ -95,7 +98,7 @@ def call_torch(model: Any) -> torch.Tensor:
     if model.config.model_type == "whisper":
         frames = torch.from_numpy(FRAMES).to(model.dtype).mT
         return model(frames, decoder_input_ids=target.long(), use_cache=False).logits
-    if model.config.is_encoder_decoder:
+    if model.config.is_encoder_decoder and model.can_generate():
         return model(source.long(), valid.long(), decoder_input_ids=target.long(), use_cache=False).logits
     if model.can_generate():
         given = {"attention_mask": between.long(), "position_ids": positions.long(), "use_cache": False}
@@ -108,7 +111,7 @@ def of_images_by_torch(model: Any) -> torch.Tensor:
     images = torch.from_numpy(pictures(model.config)).to(model.dtype)
     if hasattr(model.config, "vision_config"):
         return encoder_by_torch(model, images, torch.from_numpy(texts()))
-    if model.config.model_type.startswith("dinov2") and not hasattr(model, "classifier"):
+    if model.config.model_type.startswith("dino") and not hasattr(model, "classifier"):
         model = functools.partial(model, bool_masked_pos=torch.from_numpy(hidden_patches(model.config)))
     return encoder_by_torch(model, images)
 
@@ -209,7 +212,7 @@ def test_a_configuration_alone_is_enough_to_write(name, case, tmp_path):
     with torch.no_grad():
         cls = getattr(transformers, kind.model) if name.endswith("encoder") else transformers.AutoModel
         other = cls.from_pretrained(tmp_path / "ours").eval()
-        wanted = theirs.base_model.state_dict()
+        wanted = (theirs.base_model if kind.headed else theirs).state_dict()
         assert {key: it.numpy().tobytes() for key, it in other.state_dict().items() if "pooler" not in key} == {
             key: it.numpy().tobytes() for key, it in wanted.items() if not key.startswith(("pooler", "lm_head"))
         }
@@ -221,6 +224,7 @@ OLDER |= {"partial_rotary_factor"}
 
 
 NEEDED = {
+    "deberta-v2": {"relative_attention": True, "share_att_key": True, "pos_att_type": "p2c|c2p", "position_buckets": 256},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 64, "n_shared_experts": 2},
     "glm4_moe": {"head_dim": 128},

@@ -39,6 +39,9 @@ def other_epsilon():
 def deeper():
     return abstract(replace(CONFIG, n_layers=2))
 
+def with_mask():
+    return torch_model(), lambda model, ids, valid: model(ids)
+
 def nothing():
     return None
 
@@ -70,6 +73,7 @@ LEARNING = TrainingSpec(
 def parity(tmp_path, monkeypatch, capsys):
     """parity(arguments) -> the exit code and the lines printed."""
     (tmp_path / "ported_models.py").write_text(MINE)
+    (tmp_path / "needs.py").write_text("import numpy\nimport nowhere\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "ported_models", raising=False)
 
@@ -134,6 +138,12 @@ def test_not_compared(parity):
     code, said = parity("compare", "ported_models:torch_model", "ported_models:deeper", "--vocab", "23", "--rules", "twin")
     assert code == 2
     assert said[-1].startswith("COULD NOT COMPARE: weights: tensors do not match the model: 16 missing, first stack.blocks.1.")
+    code, said = parity("compare", "ported_models:with_mask", "ported_models:jax_model", "--vocab", "23")
+    assert code == 2
+    assert said[-1].endswith(
+        "argument: 'valid'; it takes more inputs than it was given: return them all as a tuple (on the "
+        "command line --inputs module:function)"
+    )
 
 
 MODELS = ("compare", "ported_models:torch_model", "ported_models:jax_model")
@@ -150,6 +160,13 @@ MODELS = ("compare", "ported_models:torch_model", "ported_models:jax_model")
         (
             ("compare", "nowhere:a", "a:b"),
             "nowhere:a: there is no module nowhere; run in the folder that holds it",
+        ),
+        (("compare", "mine.py:a", "a:b"), "'mine.py:a' names a file; write mine:a, and run in its folder"),
+        (("compare", "../x/mine.py:a", "a:b"), "'../x/mine.py:a' names a file; write mine:a, and run in ../x"),
+        (("compare", ".mine:a", "a:b"), "'.mine:a' names no function; give it as package.module:function"),
+        (
+            ("compare", "needs:a", "a:b"),
+            "needs:a: needs.py:2 imports nowhere, and there is no module nowhere; run in the folder",
         ),
         (("compare", "ported_models:a", "a:b"), "ported_models:a: module ported_models has no a"),
         (("compare", "", "a:b"), "'' names no function; give it as package.module:function"),

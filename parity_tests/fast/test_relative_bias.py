@@ -9,9 +9,12 @@ import torch
 import jaxformer.nn.positions as ours
 import torch_ref.nn.positions as theirs
 from jaxformer.evaluation.ladder import load_torch
+from jaxformer.nn.disentangled import distance_rows, log_bucket
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import N, block_config
+from torch_ref.nn.disentangled import distance_rows as torch_distance_rows
+from torch_ref.nn.disentangled import log_bucket as torch_log_bucket
 
 DISTANCES = np.arange(-1100, 1101)
 T5 = {"relative_bias": "t5", "relative_buckets": 12, "relative_distance": 20}
@@ -29,6 +32,18 @@ def test_buckets_equal_t5s(buckets, farthest, both_sides):
     assert np.array_equal(mine, reference)
     assert np.array_equal(twin.numpy(), reference)
     assert reference.max() == buckets - 1
+
+
+@pytest.mark.parametrize(("buckets", "farthest"), [(256, 512), (32, 128), (8, 20), (6, 9), (4, 500), (64, 65)])
+def test_buckets_by_logarithm_equal_debertas(buckets, farthest):
+    from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+    distances = np.arange(-farthest, farthest + 1)
+    reference = make_log_bucket_position(torch.from_numpy(distances), buckets, farthest).long().numpy()
+    np.testing.assert_array_equal(log_bucket(distances, buckets, farthest), reference)
+    np.testing.assert_array_equal(torch_log_bucket(torch.from_numpy(distances), buckets, farthest).numpy(), reference)
+    rows = torch_distance_rows(700, 900, 300, buckets, farthest).numpy()  # clamped beyond the farthest, as in DeBERTa
+    np.testing.assert_array_equal(distance_rows(700, 900, 300, buckets, farthest), rows)
 
 
 @pytest.mark.usefixtures("float64")

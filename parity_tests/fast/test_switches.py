@@ -96,6 +96,21 @@ GPTS = {
     "interleaved, with a window in all layers": gpt_config(
         context=CONTEXT, positions="none", rotary="interleaved", window=5, sinks=True, layers="rolled", remat=True
     ),
+    "no norm before the first attention": gpt_config(
+        context=CONTEXT,
+        norm_position="sandwich",
+        first_attention_norm=False,
+        embedding_norm=True,
+        embedding_width=10,
+        embedding_bias=False,
+        positions_last=True,
+        tied=True,
+        relative_bias="t5",
+        relative_buckets=8,
+        relative_distance=15,
+        relative_per_layer=True,
+        layers="rolled",
+    ),
     "alibi": gpt_config(context=CONTEXT, positions="none", relative_bias="alibi", sinks=True, n_heads=6, layers="rolled"),
     "cohere": gpt_config(
         context=CONTEXT,
@@ -150,6 +165,15 @@ GPTS = {
         qk_norm_over="each",
         qk_norm_bias=True,
         n_kv_heads=K,
+        layers="rolled",
+    ),
+    "disentangled": gpt_config(
+        context=CONTEXT,
+        positions="none",
+        projections="fused",
+        relative_bias="disentangled",
+        relative_buckets=6,
+        relative_distance=9,
         layers="rolled",
     ),
     "shared layers": gpt_config(
@@ -240,11 +264,35 @@ OTHERS = BY_LENGTH | {
     "a causal encoder with layer scale": encoder_config(
         context=CONTEXT, positions="none", causal=True, layer_scale=0.4, relative_bias="t5", relative_buckets=8, norm="rms"
     ),
+    "modernbert": encoder_config(
+        context=CONTEXT,
+        positions="none",
+        embedding_norm=True,
+        norm_bias=False,
+        first_attention_norm=False,
+        gated=True,
+        rotary="half",
+        rotary_window_base=30.0,
+        window=4,
+        layer_pattern=("full", "window", "window"),
+        n_layers=5,
+    ),
+    "deberta": encoder_config(
+        context=CONTEXT,
+        norm_position="post",
+        embedding_norm=True,
+        relative_bias="disentangled",
+        relative_buckets=8,
+        relative_distance=20,
+        relative_norm=True,
+        attention_scale=0.3,
+    ),
     "an encoder with slopes": encoder_config(context=CONTEXT, positions="none", relative_bias="alibi"),
     "t5's encoder-decoder": seq2seq_config(
         context=CONTEXT,
         **BARE,
         **T5,
+        relative_per_layer=True,
         gated=True,
         activation="gelu_tanh",
         tied=True,
@@ -253,6 +301,9 @@ OTHERS = BY_LENGTH | {
         n_decoder_heads=2,
     ),
     FRAMES: seq2seq_config(context=CONTEXT, source_features=5, key_bias=False, source_context=19, tied=True, position_offset=2),
+    "blenderbot-small": seq2seq_config(
+        context=CONTEXT, embedding_norm=True, positions_last=True, embedding_scale=True, source_embedding_scale=False
+    ),
     "rotary and windows of both stacks, norms of heads in cross-attention": seq2seq_config(
         context=CONTEXT,
         norm="rms",
@@ -294,6 +345,8 @@ def model_twins(name):
         "t5's encoder-decoder",
         "cohere",
         "deepseek",
+        "modernbert",
+        "deberta",
         *BY_LENGTH,
         FRAMES,
     ),
@@ -302,7 +355,8 @@ def test_equal(name, check):
     reference, candidate = model_twins(name)
     if check.__name__ == "check_all_gradients":
         config = CONFIGS[name]
-        null = config.rotary == "none" and not (config.qk_norm or config.sinks)  # else a key's bias changes its weight
+        changed = config.qk_norm or config.sinks or config.relative_bias == "disentangled"
+        null = config.rotary == "none" and not changed  # else a key's bias changes its weight
         unread = (".correction.bias", ".key.bias") if null else ".correction.bias"
         assert check(reference, candidate) == [each for each in reference.weights if each.endswith(unread)]
     else:
@@ -333,7 +387,7 @@ def left_padded(n):
 @pytest.mark.first(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("pieces", usually(PIECES, "pieces"))
-@pytest.mark.parametrize("name", usually(GPTS, "gemma", "neox", "olmo 2", "deepseek"))
+@pytest.mark.parametrize("name", usually(GPTS, "gemma", "neox", "olmo 2", "deepseek", "disentangled"))
 def test_cached_equals_uncached(name, pieces):
     """After left padding, with positions given."""
     model, twin = wide_twins(name)

@@ -7,13 +7,19 @@ import jax
 import numpy as np
 import pytest
 import torch
+from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 import jaxformer as jf
-from jaxformer.checkpoints.transcriber import cut_segments
+import torch_ref.models as torch_models
+from jaxformer.checkpoints.windows import compression_ratio, cut_segments
+from jaxformer.decoding.likelihood import log_probabilities
 from jaxformer.evaluation.cases import DECODINGS, check_decoding, decode_jax, decode_torch
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.parity.numerics.float64 import to_float64
+from jaxformer.parity.numerics.metrics import check_float64
 from parity_tests.support.helpers import usually
 from parity_tests.zoo.whisper import NO_TIMESTAMPS, chirp, write_whisper
+from torch_ref.decoding.likelihood import log_probabilities as torch_log_probabilities
 
 FIRST = NO_TIMESTAMPS + 1
 AUDIO = {"short": chirp(0, 0.7), "a window": chirp(1, 1.0), "long": chirp(2, 2.63)}
@@ -52,6 +58,38 @@ def test_ids_are_transformers(name, whisper):
     assert len(found.segments) > 1 or len(audio) < 32000
 
 
+DRAWN = {"temperatures": (0.0, 0.6), "condition_on_prev_tokens": True}
+"""A window that is drawn is not read before the next one, which is how a test sees that it was."""
+AGAIN = {
+    "an unlikely window": (DRAWN | {"logprob_threshold": -0.62}, None, 1),
+    "no speech": ({"logprob_threshold": -0.62, "no_speech_threshold": 8e-5}, None, 1),
+    "a window that repeats itself": (DRAWN | {"compression_ratio_threshold": 0.75}, [6, 8, 9], 1),
+    "the text before": ({"condition_on_prev_tokens": True}, None, 1),
+    "a prompt": ({}, [6, 8, 9], 1),
+    "no speech in beams": (DRAWN | {"logprob_threshold": -0.8, "no_speech_threshold": 3e-4}, [6, 8, 9], 3),
+}
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", usually(AGAIN, "an unlikely window", "no speech"))
+def test_windows_that_are_written_again_are_transformers(name, whisper):
+    (theirs, ours), (settings, prompt, beams) = whisper, AGAIN[name]
+    features = torch.from_numpy(ours.features(AUDIO["long"], 16000).copy()).T[None]
+    given = {"temperature": (0.0,)} | settings
+    given["temperature"] = given.pop("temperatures", (0.0,))
+    given |= {} if prompt is None else {"prompt_ids": torch.tensor([4, *prompt])}
+    with torch.no_grad():
+        wanted = theirs.generate(features, num_beams=beams, return_timestamps=True, language="de", **given)
+    wanted = wanted if torch.is_tensor(wanted) else wanted["sequences"]
+    given = {"language": "de", "beam": None if beams == 1 else jf.BeamConfig(width=beams)}
+    found = ours.transcribe(
+        AUDIO["long"], 16000, prompt=prompt, settings=jf.TranscriptionConfig(**settings), key=jax.random.key(0), **given
+    )
+    np.testing.assert_array_equal(found.tokens, wanted[0])
+    without = ours.transcribe(AUDIO["long"], 16000, **given)
+    assert found.tokens.tolist() != without.tokens.tolist()
+
+
 @pytest.mark.usefixtures("float64")
 def test_times_are_transformers(whisper):
     theirs, ours = whisper
@@ -72,11 +110,36 @@ def test_the_twin_writes_the_same_timestamps():
     assert (found.tokens >= 9).any(-1).all()
 
 
+@pytest.mark.parametrize("top_k", [0, 5])
+@pytest.mark.usefixtures("float64")
+def test_a_target_is_as_likely_to_the_twin(top_k):
+    """By the rules of timestamps, behind a start of two tokens."""
+    case = DECODINGS["timestamps"]
+    twin = load_torch(torch_models.build(case.model), case.weights()).double().eval()
+    rules = jf.SamplingConfig(timestamps=9, not_first=(11,), no_repeat_ngram=2, top_k=top_k)
+    tokens, given = [10, 2, 12, 12, 3], {"start": [*case.start], "eos": case.eos}
+    source, _ = case.sources()
+    found = log_probabilities(to_float64(case.weights()), source[:1], np.array(tokens), rules, **given)
+    wanted = torch_log_probabilities(twin, torch.from_numpy(source[:1]), tokens, rules, **given)
+    for name, ours, theirs in zip(("tokens", "start"), found, wanted, strict=True):
+        finite = torch.isfinite(theirs).numpy()
+        np.testing.assert_array_equal(np.isfinite(ours), finite)
+        check_float64(name, ours[finite], theirs[finite])
+        assert finite.any()
+
+
 @pytest.mark.slow
 def test_the_twin_writes_the_same_timestamps_greedily():
     case = DECODINGS["timestamps"]
     greedy = replace(case, beam=None, sampling=jf.SamplingConfig(temperature=0, timestamps=9, not_first=(11,)))
     check_decoding(decode_jax(greedy), decode_torch(greedy))
+
+
+@pytest.mark.parametrize("vocab_size", [99, 51865])
+def test_how_much_a_text_repeats_itself_is_transformers(vocab_size):
+    tokens = np.random.default_rng(0).integers(0, 5, 300)
+    theirs = WhisperGenerationMixin._retrieve_compression_ratio(torch.from_numpy(tokens), vocab_size)
+    assert compression_ratio(tokens, vocab_size) == theirs > 2
 
 
 def test_a_window_is_cut_at_pairs_of_timestamps():

@@ -54,6 +54,9 @@ IMAGES = {
     "class and mean": VisionEncoderConfig(
         **SIZES, **IMAGE, register_tokens=3, pooling="class_mean", head="image_classification", labels=LABELS, gated=True
     ),
+    "rows and columns": VisionEncoderConfig(
+        **SIZES, **IMAGE, rotary="interleaved", rotary_dim=4, key_bias=False, register_tokens=1, pooling="mean"
+    ),
     "mean, post-norm": VisionEncoderConfig(
         **SIZES, **IMAGE, pooling="mean", head="image_classification", labels=LABELS, norm_position="post"
     ),
@@ -165,6 +168,17 @@ def test_images_of_another_size_are_transformers(kind, tmp_path):
         assert np.abs(np.asarray(jf.with_image_size(ours, (20, 8), antialias=kind == "vit")(images)) - found).max() > 1e-3
     position = theirs.embeddings.position_embeddings.grad[0]
     check_gradients({"positions": gradients.embed.position.table}, {"positions": position})
+
+
+def test_rotary_positions_are_transformers_for_images_of_another_size(tmp_path):
+    """Of DINOv3 without registers, of which transformers holds a tensor without rows."""
+    theirs = jf.excite(transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**SQUARE)), seed=5).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    images = noise(B, 2, 20, 8, seed=1)
+    with torch.no_grad():
+        wanted = theirs(torch.from_numpy(images))[0]
+    found = jf.with_image_size(jf.load(tmp_path / "theirs"), (20, 8))(images)
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
 @pytest.mark.slow

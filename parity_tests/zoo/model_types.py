@@ -13,7 +13,7 @@ from transformers.models.bloom import modeling_bloom
 import jaxformer as jf
 from jaxformer.checkpoints.hf import Checkpoint
 from jaxformer.checkpoints.opened import open_path
-from jaxformer.convert.families.bart import fairseq_sinusoids
+from jaxformer.convert.families.m2m_100 import fairseq_sinusoids
 from jaxformer.convert.model_type import ModelType
 from jaxformer.nn.positions import sinusoid_blocks
 from jaxformer.parity.numerics.float64 import torch_float64
@@ -114,12 +114,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "m2m_100": ("M2M100ForConditionalGeneration", SEQ2SEQ),
     "pegasus": ("PegasusForConditionalGeneration", SEQ2SEQ | {"activation_function": "relu", "scale_embedding": True}),
     "blenderbot": ("BlenderbotForConditionalGeneration", SEQ2SEQ),
+    "blenderbot-small": ("BlenderbotSmallForConditionalGeneration", SEQ2SEQ | {"scale_embedding": True}),
     "whisper": ("WhisperForConditionalGeneration", WHISPER),
     "whisper, base": ("WhisperModel", WHISPER),
     "t5": ("T5ForConditionalGeneration", T5),
     "t5, untied": ("T5ForConditionalGeneration", T5 | {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
     "mt5": ("MT5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),
+    "umt5": ("UMT5ForConditionalGeneration", T5 | {"num_decoder_layers": 1, "feed_forward_proj": "relu"}),
+    "umt5, untied": ("UMT5ForConditionalGeneration", T5 | {"tie_word_embeddings": False}),
     "t5, encoder": ("T5EncoderModel", T5),
+    "umt5, encoder": ("UMT5EncoderModel", T5),
     "mt5, encoder": ("MT5EncoderModel", T5 | {"feed_forward_proj": "gated-gelu"}),
     "llama": ("LlamaForCausalLM", MODERN | {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True}),
     "llama, base": ("LlamaModel", MODERN | {"tie_word_embeddings": True}),
@@ -143,6 +147,7 @@ NARROW = {name: value for name, value in MODERN.items() if name != "head_dim"} |
 """Sizes of models whose heads are as wide as the model in all: 8 units each."""
 PART = {"partial_rotary_factor": 0.5}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 100.0, "short_factor": [1.25, 1.5], "long_factor": [1.5, 4.0]} | PART
+LONGROPE_ALL = {name: value for name, value in LONGROPE.items() if name not in PART}
 ORIGINAL = {"original_max_position_embeddings": 8}
 OPT = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 3, "ffn_dim": 20} | IDS
 OPT |= {"max_position_embeddings": 32, "word_embed_proj_dim": D}
@@ -197,6 +202,7 @@ CASES |= {
     "starcoder2": ("Starcoder2ForCausalLM", NARROW | {"sliding_window": 4}),
     "opt": ("OPTForCausalLM", OPT),
     "opt, post-norm": ("OPTForCausalLM", OPT | {"do_layer_norm_before": False, "enable_bias": False}),
+    "opt, narrow": ("OPTForCausalLM", OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 8}),
     "opt, base": ("OPTModel", OPT | {"layer_norm_elementwise_affine": False}),
     "bloom": ("BloomForCausalLM", {"vocab_size": V, "hidden_size": D, "n_layer": 2, "n_head": 3} | IDS),
     "mpt": ("MptForCausalLM", MPT | IDS),
@@ -213,6 +219,7 @@ CASES |= {
 IMAGE = {"hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 3, "num_channels": 2}
 OBLONG = IMAGE | {"intermediate_size": 20, "image_size": [9, 16], "patch_size": [3, 4]}
 SQUARE = IMAGE | {"image_size": 13, "patch_size": 4}
+DINOV3 = OBLONG | {"hidden_size": 24, "rope_theta": 20.0, "layerscale_value": 0.5}
 TOWER = SQUARE | {"intermediate_size": 20}
 TEXT = BERT | {"num_hidden_layers": 1, "max_position_embeddings": 16, "bos_token_id": 0, "pad_token_id": PAD}
 CASES |= {
@@ -225,6 +232,8 @@ CASES |= {
     "dinov2, images": ("Dinov2ForImageClassification", SQUARE | LABELS | {"use_swiglu_ffn": True, "mlp_ratio": 2}),
     "dinov2_with_registers": ("Dinov2WithRegistersModel", SQUARE | {"num_register_tokens": 3, "use_swiglu_ffn": True}),
     "dinov2_with_registers, images": ("Dinov2WithRegistersForImageClassification", SQUARE | LABELS),
+    "dinov3_vit": ("DINOv3ViTModel", DINOV3 | {"num_register_tokens": 3, "use_gated_mlp": True, "hidden_act": "silu"}),
+    "dinov3_vit, bare": ("DINOv3ViTModel", DINOV3 | {"num_register_tokens": 1, "query_bias": False, "value_bias": False}),
     "clip": (
         "CLIPModel",
         {"projection_dim": 10, "text_config": TEXT | {"hidden_size": 6, "eos_token_id": START}, "vision_config": TOWER},
@@ -273,7 +282,25 @@ CASES |= {
     ),
 }
 GLM = MODERN | GROUPS | {"num_hidden_layers": 3}
+MODERNBERT = BERT | IDS | {"num_hidden_layers": 3, "max_position_embeddings": 32, "cls_token_id": 0, "sep_token_id": EOS}
+MODERNBERT |= {"local_attention": 6}
+DEBERTA = BERT | {"relative_attention": True, "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 6}
+DEBERTA |= {"norm_rel_ebd": "layer_norm", "position_biased_input": False, "max_position_embeddings": 20}
 CASES |= {
+    "deberta-v2": ("DebertaV2Model", DEBERTA | {"position_biased_input": True, "type_vocab_size": 2}),
+    "deberta-v2, masked": ("DebertaV2ForMaskedLM", DEBERTA | {"norm_rel_ebd": "none"}),
+    "deberta-v2, sequence": ("DebertaV2ForSequenceClassification", DEBERTA | LABELS | {"pooler_hidden_act": "relu"}),
+    "deberta-v2, tokens": ("DebertaV2ForTokenClassification", DEBERTA | {"num_attention_heads": 1, "hidden_size": 16}),
+    "deberta-v2, answers": ("DebertaV2ForQuestionAnswering", DEBERTA),
+    "modernbert": ("ModernBertModel", MODERNBERT | {"layer_types": [WINDOW, FULL, WINDOW], "rope_parameters": BASES}),
+    "modernbert, biases": (
+        "ModernBertModel",
+        MODERNBERT | {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "num_hidden_layers": 1},
+    ),
+    "modernbert, masked": ("ModernBertForMaskedLM", MODERNBERT | {"classifier_bias": True, "classifier_activation": "relu"}),
+    "modernbert, sequence": ("ModernBertForSequenceClassification", MODERNBERT | LABELS),
+    "modernbert, tokens": ("ModernBertForTokenClassification", MODERNBERT | LABELS | {"num_hidden_layers": 2}),
+    "modernbert, answers": ("ModernBertForQuestionAnswering", MODERNBERT | {"num_hidden_layers": 2}),
     "glm4_moe_lite": (
         "Glm4MoeLiteForCausalLM",
         LATENT | GROUPS | {"q_lora_rank": 7, "mlp_layer_types": ["dense", "dense", "sparse"], "n_shared_experts": 2},
@@ -281,6 +308,22 @@ CASES |= {
     "youtu": (  # transformers zeroes the row of padding, also that of a folder
         "YoutuForCausalLM",
         LATENT | {"q_lora_rank": 7, "rope_parameters": MSCALE, "pad_token_id": None},
+    ),
+    "minicpm3": (
+        "MiniCPM3ForCausalLM",
+        LATENT | {"q_lora_rank": 7, "rope_parameters": LONGROPE_ALL | ORIGINAL, "attention_bias": True, "mlp_bias": True},
+    ),
+    "minicpm3, plain": (
+        "MiniCPM3ForCausalLM",
+        LATENT | {"q_lora_rank": None, "v_head_dim": None, "scale_depth": None, "dim_model_base": None},
+    ),
+    "ernie4_5_moe": (
+        "Ernie4_5_MoeForCausalLM",
+        NARROW | {"num_hidden_layers": 3, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 8},
+    ),
+    "ernie4_5_moe, all": (
+        "Ernie4_5_MoeForCausalLM",
+        NARROW | {"moe_num_experts": 4, "moe_k": 1, "moe_layer_start_index": 0, "moe_num_shared_experts": 0},
     ),
     "glm4_moe": ("Glm4MoeForCausalLM", GLM | PART | {"head_dim": 8, "use_qk_norm": True, "attention_bias": True}),
     "dots1": (
@@ -313,7 +356,7 @@ def make_case(name: str, folder: Path, changes: Mapping[str, Any] | None = None)
     """Write a model, with these changes of its configuration, into the folder, and load it twice."""
     cls = getattr(transformers, CASES[name][0])
     model = jf.excite(cls(cls.config_class(**CASES[name][1] | dict(changes or {}))), seed=5)
-    if name == "t5, untied":
+    if name in ("t5, untied", "umt5, untied"):
         model.lm_head.weight = torch.nn.Parameter(torch.from_numpy(noise(V, D, seed=8)))
     with torch.no_grad():
         for biases in (
@@ -362,8 +405,8 @@ def pictures(config: Any, rows: int = 3) -> np.ndarray:
 
 def hidden_patches(config: Any, rows: int = 3) -> np.ndarray:
     """A mask of the patches of these images; no row hides all."""
-    patches = config.patches if hasattr(config, "patches") else (config.image_size // config.patch_size) ** 2
-    return np.random.default_rng(13).random((rows, patches)) < 0.3
+    sizes = (np.broadcast_to(it, 2) for it in (config.image_size, config.patch_size))
+    return np.random.default_rng(13).random((rows, np.prod(np.floor_divide(*sizes)))) < 0.3
 
 
 def texts() -> np.ndarray:

@@ -18,7 +18,7 @@ SIZES |= {f"{stack}_attention_heads": 3 for stack in ("encoder", "decoder")}
 SIZES |= {f"{stack}_ffn_dim": 20 for stack in ("encoder", "decoder")}
 SIZES |= {"max_source_positions": 50, "max_target_positions": 40, "decoder_start_token_id": SOT, "begin_suppress_tokens": None}
 SIZES |= dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), EOS)
-GENERATION: dict[str, Any] = {
+GENERATION: dict[str, Any] = {  # of one likeliest token, which is drawn for certain
     "suppress_tokens": [3, 5, 41, 42, 43, 44, 45, 46],
     "begin_suppress_tokens": [7, EOS],
     "lang_to_id": LANGUAGES,
@@ -30,6 +30,8 @@ GENERATION: dict[str, Any] = {
     "forced_decoder_ids": [[1, None], [2, 46]],
     "max_length": 40,
     "no_repeat_ngram_size": 3,
+    "prev_sot_token_id": 4,
+    "top_k": 1,
 }
 
 

@@ -3,7 +3,11 @@
 import dataclasses
 import json
 import re
+import sys
 from copy import deepcopy
+from importlib import resources
+from textwrap import dedent
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -100,6 +104,47 @@ def test_the_skill_names_commands_and_fields_that_exist(capsys):
     assert {"cause", "causes", "source", "certainty", "looks"} <= named
     fields = {*schema()["$defs"]["Module"]["properties"], *schema()["$defs"]["Cause"]["properties"]}
     assert {"cause", "causes", "source", "certainty", "looks"} <= fields
+
+
+MODELS = """
+import types
+import numpy as np
+import torch
+
+
+class TheirModel(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(50, 4)
+
+    def forward(self, ids):
+        return types.SimpleNamespace(logits=self.embed(ids).square())
+
+
+def my_model(params, ids):
+    return params[ids] ** 2
+
+"""
+PARAMS = "params = torch_model()[0].embed.weight.detach().numpy()\n"
+
+
+@pytest.mark.torch
+def test_the_skills_own_lines_run(tmp_path, monkeypatch):
+    skill = resources.files("jaxformer.cli").joinpath("skill.md").read_text("utf-8").replace("50257", "50")
+    port, test = (dedent(block) for block in re.findall(r"```python\n(.*?)```", skill, re.S))
+    (tmp_path / "port.py").write_text(MODELS + port + PARAMS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "port", raising=False)
+    names: dict[str, Any] = {}
+    exec(test, names)
+    names["test_the_port_is_equal"]()
+    inputs = re.search(r"`(def inputs.*?)`", skill)
+    assert inputs is not None
+    exec(inputs[1], names)
+    assert [array.shape[-1] for array in names["inputs"]()] == [32, 32]
+    monkeypatch.setattr(sys.modules["port"], "my_model", lambda params, ids: params[ids])
+    with pytest.raises(AssertionError, match=r"^DIFFERENT: "):
+        names["test_the_port_is_equal"]()
 
 
 def test_a_section_of_agents_md_is_added_once_and_the_rest_stays(tmp_path, capsys):

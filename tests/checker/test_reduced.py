@@ -17,8 +17,11 @@ from flax import nnx
 
 import jaxformer as jf
 from jaxformer.errors import InputError
+from jaxformer.parity.reduce.choose import requested
 from jaxformer.parity.reduce.constructor import arguments_of
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.outputs import Outputs
+from jaxformer.parity.trace.reference import apply
 from parity_tests.support.helpers import usually
 
 pytestmark = pytest.mark.foreign
@@ -176,6 +179,7 @@ CASES = {
     "haiku": Case(LIBRARY, haiku_model, EPSILON, "net_norm"),
 }
 NUMBERS = itertools.count()
+NOTHING = None, apply, Outputs()
 
 
 @pytest.fixture
@@ -231,6 +235,10 @@ def test_the_file_fails_until_the_source_is_mended(name, folder, monkeypatch):
     path.write_text(case.text, "utf-8")
     assert not fails(file, path)
     assert sorted(each.name for each in folder.iterdir()) == ["failing.py", "failing.safetensors", path.name]
+    assert requested(file, *NOTHING), "its own files are written anew"
+    file.write_text("mine")
+    with pytest.raises(InputError, match=r"failing\.py exists already"):
+        requested(file, *NOTHING)
 
 
 def test_it_fails_under_pytest_by_itself(folder):

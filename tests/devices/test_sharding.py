@@ -346,9 +346,11 @@ ENCODER = EncoderConfig(
     embedding_width=4,
     head="masked_lm",
 )
-LABELLED = EncoderConfig(**SIZES, head="token_classification", labels=("a", "b"))
-EXPERTS = GPTConfig(**SIZES, gated=True, n_experts=4, router_bias=True, shared_d_ff=6, shared_gate=True)
-LATENTS = GPTConfig(**SIZES, kv_latent=5, query_latent=3, rotary="half", rotary_dim=2, head_dim=4)
+LABELLED = EncoderConfig(**SIZES, head="token_classification", labels=("a", "b"), relative_bias="disentangled")
+EXPERTS = GPTConfig(
+    **SIZES, tied=True, embedding_width=4, gated=True, n_experts=4, router_bias=True, shared_d_ff=6, shared_gate=True
+)
+LATENTS = GPTConfig(**SIZES, tied=True, embedding_width=4, kv_latent=5, query_latent=3, rotary="half", rotary_dim=2, head_dim=4)
 LEAVES = [*PRESETS.values(), EVERY_PART, ENCODER, LABELLED, EXPERTS, LATENTS]
 
 

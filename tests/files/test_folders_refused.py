@@ -392,7 +392,9 @@ def test_a_number_that_makes_no_model(name):
 
 def test_a_file_says_too_little(folder, tmp_path):
     path = shutil.copy(folder / WEIGHTS, tmp_path / "alone.safetensors")
-    assert "holds tensors alone; give the name of their family, as family='gpt2'" in said(path, InputError)
+    assert "holds tensors alone; give their family: --family gpt2, in Python family='gpt2'" in said(path, InputError)
+    (tmp_path / "text.txt").write_text("A text.")
+    assert "text.txt ends in no known way; give a file that ends in .safetensors" in said(tmp_path / "text.txt", InputError)
     assert "does not say how many heads" in said(path, InputError, family="gpt2")
     assert "is not known; did you mean 'gpt2'?" in said(path, JaxformerError, family="gtp2")
     assert jf.load(path, family="gpt2", config=CONFIG).config == CONFIG

@@ -15,7 +15,7 @@ from jaxformer.checkpoints.transcriber import load_transcriber
 from jaxformer.cli.main import dispatch
 from jaxformer.config.spectrogram import SpectrogramConfig
 from jaxformer.data.audio import read_wav
-from jaxformer.errors import CheckpointError, ConfigError, InputError
+from jaxformer.errors import CheckpointError, ConfigError, InputError, shown
 
 V, EOS, SOT, FIRST = 288, 266, 267, 272
 SAID = {"suppress_tokens": [EOS, SOT], "begin_suppress_tokens": [32], "lang_to_id": {"<|en|>": 268, "<|de|>": 269}}
@@ -72,6 +72,21 @@ def test_a_command_writes_what_the_transcriber_does(folder, transcriber, tmp_pat
     assert lines == [[f"{it.start:.2f}", f"{it.end:.2f}"] for it in timed.segments]
 
 
+def test_a_command_reads_a_prompt_and_writes_windows_again(folder, transcriber, tmp_path, capsys):
+    path = write_wav(tmp_path / "speech.wav", SECOND[:, None] * 20000)
+    waveform, rate = read_wav(path)
+    given = "--prompt Ann --temperatures 0 0.7 --logprob-threshold=-0.1 --seed 3"
+    dispatch(["transcribe", str(folder), str(path), "--language", "de", *given.split(), "--no-cache"])
+    settings = jf.TranscriptionConfig(temperatures=(0.0, 0.7), logprob_threshold=-0.1)
+    asked = {"language": "de", "settings": settings, "key": jax.random.key(3)}
+    found = transcriber.transcribe(waveform, rate, prompt=" Ann", **asked)
+    assert capsys.readouterr().out.strip() == shown(found.text.strip())
+    same = transcriber.transcribe(waveform, rate, prompt=transcriber.tokenizer.encode(" Ann"), **asked)
+    assert same.tokens.tolist() == found.tokens.tolist()
+    others = [transcriber.transcribe(waveform, rate, **asked), transcriber.transcribe(waveform, rate, language="de")]
+    assert all(found.tokens.tolist() != other.tokens.tolist() for other in others)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -96,6 +111,14 @@ def test_audio_that_cannot_be_read(transcriber, given, said):
         ({"task": ["transcribe"]}, "task is a list; give a text"),
         ({"timestamps": "yes"}, "timestamps = 'yes' is a str; give True, False or None"),
         ({"n_tokens": 21}, "n_tokens = 21 is more than the 20 tokens that can be generated at once"),
+        ({"prompt": 5}, "prompt = 5 is an int; give a text, or a list of ids"),
+        ({"prompt": [SOT]}, "prompt = 267 is not a token id; give a whole number from 0 to 265"),
+        ({"prompt": "a" * 11}, "prompt has 12 tokens; give at most 11, half of what the model reads"),
+        ({"settings": 0.5}, "settings = 0.5 is a float; give a TranscriptionConfig"),
+        (
+            {"settings": jf.TranscriptionConfig(temperatures=(0.0, 0.2))},
+            r"temperatures = \(0.0, 0.2\) draw at random; give a key",
+        ),
     ],
 )
 def test_what_the_model_does_not_know(transcriber, given, said):
@@ -125,7 +148,8 @@ def test_long_audio_needs_timestamps(transcriber):
             CheckpointError,
             "are 100 frames of 80, and the model reads 100 of 6",
         ),
-        ("generation_config.json", {"no_speech_threshold": 0.6}, CheckpointError, "no_speech_threshold = 0.6 .* not supported"),
+        ("generation_config.json", {"no_speech_threshold": 0.6}, CheckpointError, "not read with logprob_threshold = None"),
+        ("generation_config.json", {"prompt_condition_type": "all-segments"}, CheckpointError, "prompt_condition_type of its"),
         ("generation_config.json", {"forced_decoder_ids": [[2, 3]]}, CheckpointError, "leave a place out"),
         ("generation_config.json", {"eos_token_id": [1, 2]}, CheckpointError, "says no way to write transcripts"),
     ],
@@ -138,6 +162,37 @@ def test_folders_that_are_refused(folder, tmp_path, file, change, kind, said):
         (place / file).write_text(json.dumps(json.loads((place / file).read_text()) | change))
     with pytest.raises(kind, match=said):
         load_transcriber(place)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"temperatures": 0.0}, "temperatures = 0.0 is no tuple of numbers; give one, as"),
+        ({"temperatures": (-1.0,)}, "temperatures = -1 is out of range"),
+        ({"logprob_threshold": 1.0}, "logprob_threshold = 1 is out of range"),
+        ({"no_speech_threshold": 0.6}, "no_speech_threshold = 0.6 is not read with logprob_threshold = None; give both"),
+    ],
+)
+def test_settings_of_windows(fields, said):
+    with pytest.raises(ConfigError, match=said):
+        jf.TranscriptionConfig(**fields)
+
+
+def test_settings_that_need_a_token(transcriber):
+    bare = replace(transcriber, speech=replace(transcriber.speech, previous=None, no_timestamps=None), tokenizer=None)
+    silence = jf.TranscriptionConfig(logprob_threshold=-1.0, no_speech_threshold=0.5)
+    for given, said in (
+        ({"prompt": "a"}, "a prompt needs a prev_sot_token_id"),
+        (
+            {"settings": jf.TranscriptionConfig(condition_on_prev_tokens=True)},
+            "condition_on_prev_tokens needs a prev_sot_token_id",
+        ),
+        ({"settings": silence}, "no_speech_threshold needs a no_timestamps_token_id"),
+    ):
+        with pytest.raises(InputError, match=f"^{said}"):
+            bare.transcribe(SECOND, 16000, language="en", **given)
+    with pytest.raises(InputError, match=r"^prompt is a text, and the folder has no tokenizer.json; give ids"):
+        replace(transcriber, tokenizer=None).transcribe(SECOND, 16000, language="en", prompt="a")
 
 
 @pytest.mark.parametrize("setting", [{"bad_words_ids": [[47]]}, {"max_new_tokens": 4}, {"forced_eos_token_id": 3}])

@@ -4,12 +4,14 @@ import re
 import warnings
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 import transformers
 
 import jaxformer as jf
+import torch_ref
 from jaxformer.config.dual import DualEncoderConfig
 from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
@@ -39,6 +41,11 @@ BAD_IMAGES = {
     "another size": (np.zeros((B, 2, 20, 20), np.float32), "jaxformer.with_image_size(model, (20, 20))"),
     "other channels": (np.zeros((B, 3, 10, 16), np.float32), "images: shape (5, 3, 10, 16); give (batch, 2, 10, 16)"),
     "bytes": (np.zeros((B, 2, 10, 16), np.uint8), "images are of type uint8; give floats, scaled and normalised"),
+    "not a number": (
+        np.where(np.arange(16) == 3, np.nan, np.zeros((B, 2, 10, 16), np.float32)),
+        "images[0, 0, 0, 3] = nan; give",
+    ),
+    "infinite": (jnp.zeros((B, 2, 10, 16)).at[1, 0, 2, 4].set(jnp.inf), "images[1, 0, 2, 4] = inf; give finite pixels"),
     "a list": ([[0.0]], "images are list; give an array of floats"),
     "torch's": (torch.zeros(B, 2, 10, 16), "images is a torch.Tensor; give the JAX model a numpy array"),
 }
@@ -55,6 +62,17 @@ def test_images_of_another_form_are_refused_in_one_line(name, good):
     with pytest.raises(InputError, match=re.escape(said)) as raised:
         good(images)
     assert "\n" not in str(raised.value)
+
+
+def test_states_are_pooled_and_not_images(good):
+    said = (
+        r"states are of shape \(5, 2, 10, 16\); give those of encode, \(batch, 13, 12\): model.pool\(model.encode\(images\)\)"
+    )
+    twin = torch_ref.VisionEncoder(GOOD)
+    for model, images in ((good, noise(B, 2, 10, 16)), (twin, torch.from_numpy(noise(B, 2, 10, 16)))):
+        with pytest.raises(InputError, match=f"^{said}$"):
+            model.pool(images)
+        assert model.pool(model.encode(images)).shape == (B, 12)
 
 
 def test_masks_need_a_token_and_a_bool_for_each_patch(good):
@@ -87,6 +105,9 @@ def test_a_text_without_its_end_is_refused():
         ({"pooled_norm": True, "pooling": "mean"}, "pooled_norm = True is not read with pooling = 'mean'"),
         ({"pooled_norm": True, "stack_norm": False}, "pooled_norm = True needs the norm after the stack"),
         ({"layer_scale": 0.0}, "layer_scale = 0 is out of range"),
+        ({"learned_positions": False}, "learned_positions = False leaves patches without an order; set rotary = 'half'"),
+        ({"rotary": "half", "rotary_dim": 2}, "turns pairs by row and by column, and 2 units of a head are rotated"),
+        ({"rotary": "half", "rotary_scaling": "linear", "rotary_factor": 2.0}, "rotary_scaling = 'linear' is for longer texts"),
         ({"activation": "quickgelu"}, "did you mean 'quick_gelu'"),
     ],
 )
@@ -133,3 +154,10 @@ def test_a_head_that_is_not_loaded_is_named(tmp_path):
         model = jf.load(tmp_path / "theirs")
     assert "of a head for masked patches are not loaded" in str(told[0].message)
     assert model.config.mask_token
+
+
+def test_a_bias_of_keys_alone_is_refused(tmp_path):
+    config = transformers.DINOv3ViTConfig(**SQUARE, query_bias=False, value_bias=False, key_bias=True)
+    transformers.DINOv3ViTModel(config).save_pretrained(tmp_path / "theirs")
+    with pytest.raises(CheckpointError, match="keys have a bias, queries and values have none"):
+        jf.load(tmp_path / "theirs")

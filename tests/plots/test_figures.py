@@ -85,6 +85,15 @@ def test_each_head_has_its_map():
     assert figure.axes[4].get_title() == "layer 1, head 1"
 
 
+def test_a_map_grows_with_its_tokens():
+    tokens = list("abcdefghi") * 5
+    few, many = (draw_heads(np.full((2, 4, n, n), 0.5), tokens[:n], tokens[:n], "") for n in (4, 45))
+    assert few.get_size_inches()[0] == 4 * 2.4
+    assert many.get_size_inches()[0] == pytest.approx(4 * 45 * 0.12)
+    assert [figure.axes[0].get_yticklabels()[0].get_fontsize() for figure in (few, many)] == pytest.approx([6, 6])
+    assert draw_heads(np.full((1, 16, 45, 45), 0.5), tokens, tokens, "").get_size_inches()[0] == pytest.approx(16 * 2.4)
+
+
 def test_an_alignment_has_its_tokens():
     figure = draw_alignment(WEIGHTS[0, 0], list("abcde"), list("wxyz"))
     np.testing.assert_array_equal(drawn(figure)[0], WEIGHTS[0, 0])

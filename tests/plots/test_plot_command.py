@@ -70,11 +70,11 @@ REFUSED = [
     ("attention WRITING abz", "text: character 'z' (position 2) is not in this model's vocabulary of 5 characters"),
     ("attention WRITING abc --part cross", "part = 'cross' is of an encoder-decoder"),
     ("attention ROTATING abc", "has no tokenizer.json: its texts cannot be read"),
-    ("alignment WRITING abc", "part = 'cross' is of an encoder-decoder"),
+    ("alignment WRITING abc", "holds a model of one stack, and an alignment needs an encoder-decoder; see `plot attention`"),
     ("losses", "no run is given; give one or more folders of runs"),
     ("losses WRITING WRITING", "is given twice; give each run once"),
     ("losses nowhere", "nowhere is not there; give a folder that is"),
-    ("losses ROTATING", "does not describe a run; give the folder of a training"),
+    ("losses ROTATING", "holds a saved model, and no run; `jaxformer info` shows it"),
     ("parity nowhere.json", "nowhere.json is not there; give a report that --json wrote"),
     ("parity OLDER", "report = 1 is not an object; give what to_json wrote"),
 ]

@@ -10,8 +10,9 @@ from html import unescape
 import pytest
 
 from jaxformer.cli.main import dispatch
+from jaxformer.errors import CheckpointError
 from jaxformer.plots.run_page import page
-from jaxformer.plots.run_report import RunReport, Sample, read_report
+from jaxformer.plots.run_report import RunReport, Sample, fact, read_report
 from jaxformer.runs.lock import only_writer
 from tests.browser import asked, started
 
@@ -56,6 +57,15 @@ def right(sample: Sample) -> int:
     )
 
 
+def test_a_curve_has_round_numbers_that_are_whole(reported):
+    text = page(replace(reported, curves={"loss": {100: 2.0, 700: 1.5, 2000: 1.0}, "last_spike": {700: 650, 2000: 784}}))
+    marks = re.findall(r'class="tick" x="([\d.]+)" y="[\d.]+" text-anchor="middle">([\d,]+)<', text)
+    assert [label for _, label in marks] == ["500", "1,000", "1,500", "2,000"]
+    assert float(marks[-1][0]) + 3.6 * len("2,000") <= 720
+    assert "last spike over steps" not in text
+    assert fact("spikes", 1).startswith("spikes 1 (steps between two evaluations with a loss far above its running mean")
+
+
 def test_text_is_escaped(reported):
     hostile = replace(reported, name=SCRIPT, samples=[Sample(SCRIPT, SCRIPT, SCRIPT)], settings={SCRIPT: SCRIPT})
     assert SCRIPT not in page(hostile)
@@ -98,6 +108,9 @@ def test_a_run_that_is_being_written(writing, tmp_path):
     (run / "weights.safetensors").unlink()
     with only_writer(run):
         report = read_report(run)
+        for command in ("generate", "info"):
+            with pytest.raises(CheckpointError, match=r"still being written by process .*; wait for its end$"):
+                dispatch([command, str(run)])
     assert "; still being written by process " in report.state
     assert report.remarks == ["The run has no weights yet: neither samples nor attention are shown."]
     assert report.samples == []
@@ -118,9 +131,10 @@ def test_without_matplotlib_the_rest_is_shown(copying, no_matplotlib):
         (None, " is not there; give a folder that is"),
         ({"model": {}}, "/config.json does not describe a run of this version: 'recipe'"),
         ({"recipe": {"task": "copy", "model": {"width": 3}}}, "/config.json does not describe a run of this version: "),
-        ({"class": "GPT"}, "/config.json does not describe a run of this version: 'recipe'"),
+        ({"class": "GPT"}, " holds a saved model, and no run; `jaxformer info` shows it"),
+        ({"model_type": "gpt2"}, " is a folder of transformers, and no run; `jaxformer info` shows it"),
     ],
-    ids=["nowhere", "older", "older model", "no run"],
+    ids=["nowhere", "older", "older model", "saved", "transformers"],
 )
 def test_what_is_no_run_is_one_line(config, said, tmp_path, refusal):
     if config is not None:

@@ -15,7 +15,7 @@ GROUPS = {
         "GPT Encoder EncoderDecoder VisionEncoder DualEncoder GPTConfig EncoderConfig EncoderDecoderConfig VisionEncoderConfig "
         "DualEncoderConfig FixedTable preset abstract with_head with_image_size"
     ),
-    "tokens": "generate generate_beam translate translate_beam SamplingConfig BeamConfig Tokenizer",
+    "tokens": "generate generate_beam translate translate_beam SamplingConfig BeamConfig TranscriptionConfig Tokenizer",
     "masks and caches": "empty_cache padding_mask causal_mask ids_to_valid",
     "weights": "load load_sentence_encoder load_transcriber save from_torch to_torch export export_generate",
     "families": "Family Rule Part Join module_rules attention_rules packed_rules projection_rules within",

@@ -36,6 +36,7 @@ ONE_SIDED = {
     "decoding/beam.py": LOOPS,
     "decoding/choose.py": LOOPS,
     "decoding/generate.py": LOOPS,
+    "decoding/likelihood.py": LOOPS,
     "decoding/sampling.py": "a compiled program takes its settings as arrays",
     "decoding/translation.py": LOOPS,
     "models/build.py": "torch has no shapes without a model but the meta device",
@@ -54,6 +55,7 @@ RATE = "torch.nn.Dropout holds the rate and the mode"
 LEAF = "the leaf has the framework's own name"
 NUMBERS = "a compiled program takes its settings as numbers"
 OWN = "torch.nn has it"
+KEEPS = "torch.softmax keeps the weights alone for its gradient"
 PAD = "lists of ids end where they end, arrays are padded"
 STATE = "in torch the model, its optimizer and its scheduler are changed in place; here they are one value"
 DIFFERENT = {
@@ -93,9 +95,12 @@ DIFFERENT = {
     "nn/latent_attention.py: LatentAttention: dropout_rate | dropout": RATE,
     "nn/norms.py: ScaledNorm: scale | weight": LEAF,
     "nn/positions.py: RelativeBias: table | weight": LEAF,
+    "nn/disentangled.py: DistanceEncoding: table | weight": LEAF,
     "nn/norms.py: only jax has Identity": OWN,
     "nn/norms.py: only jax has Identity.__call__": OWN,
     "nn/norms.py: only jax has _center": "torch.nn.functional.layer_norm centers",
+    "nn/softmax.py: only jax has softmax": KEEPS,
+    "nn/softmax.py: only jax has _softmax_jvp": KEEPS,
     "nn/stack.py: Stack: layers remat | nothing": "torch unrolls always, and keeps what it needs for the gradient",
     "training/loop.py: fit: state plan run train_steps console | model draw loss steps optimizer scheduler clip_norm": (
         "runs are trained on one side"

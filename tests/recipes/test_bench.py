@@ -1,10 +1,13 @@
 """The benchmark: all sides do the same work, times are taken in turn, and results are kept and shown. No speed is asserted."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+import jax
+import numpy as np
 import pytest
 
 from jaxformer.bench import commands, generate_torch, limits, measure
@@ -30,7 +33,11 @@ from jaxformer.bench.problems import load_problem
 from jaxformer.bench.results import Result, SideResult, add_results, markdown, read_results, short_markdown, summary
 from jaxformer.bench.runners import WorkerError
 from jaxformer.cli.main import dispatch
+from jaxformer.config.presets import preset
 from jaxformer.errors import ParityError
+from jaxformer.evaluation.sharded.predict import products
+from jaxformer.models import abstract
+from jaxformer.pytree import named_leaves
 from tests.tiny import GERMAN
 
 COMPILED = "torch-compile"
@@ -118,6 +125,31 @@ def test_costs_are_six_flops_a_weight_and_token(tmp_path, data):
     weights = model.n_layers * (4 * model.d_model**2 + 2 * model.d_model * model.d_ff) + model.vocab_size * model.d_model
     token = 6 * weights + 12 * model.n_layers * model.d_model * length
     assert cost_of(problem).flops == rows * length * token
+
+
+LATENTS = replace(preset("deepseek_v3.tiny"), n_layers=3, query_latent=7, value_dim=5, shared_d_ff=9)
+COUNTED = {"latents": LATENTS, "experts": replace(preset("qwen3_moe.tiny"), shared_d_ff=9, shared_gate=True)}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_weights_of_latents_and_experts_are_counted(name):
+    """All but biases and norms, and of a token all but the experts that are not its own."""
+    config = COUNTED[name]
+    held = named_leaves(abstract(config)).items()
+    counted = sum(math.prod(leaf.shape) for path, leaf in held if path.endswith((".kernel", ".table")))
+    assert limits.parameters(config) == counted
+    left = (config.n_experts - config.experts_per_token) * 3 * config.d_model * config.d_ff
+    left *= config.n_layers - config.dense_layers
+    assert limits.matrices(config) == counted - left - config.vocab_size * config.d_model
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_operations_of_latents_and_experts_are_those_of_the_program(name):
+    """With every expert for every token, the program has no others but those that sum the weights of a token's experts."""
+    config = replace(COUNTED[name], experts_per_token=COUNTED[name].n_experts, groups_per_token=COUNTED[name].expert_groups)
+    traced = jax.make_jaxpr(lambda model, tokens: model(tokens))(abstract(config), np.zeros((2, 11), np.int32))
+    summed = 2 * 11 * (config.n_layers - config.dense_layers) * 2 * config.n_experts**2
+    assert products(traced.jaxpr) - summed == limits.forward_flops(config, 2, 0, 11)
 
 
 class Fake:

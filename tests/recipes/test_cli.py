@@ -114,6 +114,9 @@ def test_help_is_a_command_too(arguments, heading, capsys):
 def test_generate_refuses_what_is_not_a_run(refusal, tmp_path):
     wanted = "PATH The run folder, or a folder that transformers wrote, with its tokenizer.json. (required)"
     assert refusal(dispatch, ["generate"]) == f"Missing from jaxformer generate: {wanted}"
+    (tmp_path / "run.md").touch()
+    told = f"{tmp_path}/run.md is a file; give the folder that it is in"
+    assert refusal(dispatch, ["info", f"{tmp_path}/run.md"]) == refusal(dispatch, ["report", f"{tmp_path}/run.md"]) == told
     assert refusal(dispatch, ["generate", str(tmp_path)]) == f"{tmp_path} is not a run folder: it has no config.json"
 
 
@@ -124,12 +127,18 @@ def test_generate_refuses_what_is_not_a_run(refusal, tmp_path):
         ("generate --tokens 3 -x", "-x is read as a flag, and is none; write ./-x where it is a path"),
         ("runs -x", "-x is read as a flag, and is none; write ./-x where it is a path"),
         ("runs ./-x", "-x holds no runs; give a folder that holds some, or a run"),
+        ("doctor --frob", "unknown flag --frob; see jaxformer doctor --help"),
+        ("report --ouut x", "unknown flag --ouut; did you mean --out?"),
+        ("generate here --prompt --frob", "--prompt has no value; give one, as --prompt=VALUE where it begins with -"),
+        ("generate here 'The end'", "unexpected argument 'The end'; did you mean --prompt 'The end'?"),
+        ("generate here The --prompt A", "unexpected argument 'The'; see jaxformer generate --help"),
+        ("families llama", "unexpected argument 'llama'; see jaxformer families --help"),
         ("generate -- -x --tokens 3", "--tokens stands after --, where nothing is a flag; put it before --"),
         ("generate here --prompt -x", "--prompt has no value; give one, as --prompt=VALUE where it begins with -"),
     ],
 )
 def test_a_word_that_begins_with_a_dash(refusal, arguments, said):
-    assert refusal(dispatch, arguments.split()) == said
+    assert refusal(dispatch, shlex.split(arguments)) == said
 
 
 @pytest.mark.filterwarnings("ignore:.* has lost its manifest")

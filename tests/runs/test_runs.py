@@ -31,7 +31,8 @@ from jaxformer.recipes import prepare
 from jaxformer.recipes.prepare import check_vocabulary, from_dict, read_recipe
 from jaxformer.runs.averaging import write_weights
 from jaxformer.runs.checkpoint import digest
-from jaxformer.runs.folder import NOT_BEGUN, RunFolder, free_folder, kept_states
+from jaxformer.runs.folder import NOT_BEGUN, RunFolder, kept_states
+from jaxformer.runs.places import free_folder
 from jaxformer.training.loop import StoppedError
 from tests.tiny import flags, quick_recipe, tiny_config
 
@@ -572,8 +573,10 @@ def test_a_run_that_is_not_begun_says_what_begins_it(text_file, tmp_path, capsys
             shakespeare.main(arguments)
     if has_checkpoints:
         (out / "checkpoints").mkdir()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/config.json").write_text('{"model_type": "gpt2"}')
     said = "not begun: it has no checkpoint yet; the same command, or --resume, begins it"
-    assert listed(out, capsys) == (0, [f"{out}: {said}"])
+    assert listed(out, capsys) == listed(tmp_path, capsys) == (0, [f"{out}: {said}"])
     for refused in (
         lambda: shakespeare.main(["--resume", "500", "--out", str(out)]),
         lambda: info.main([str(out)]),

@@ -11,7 +11,7 @@ from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.feedforward import ACTIVATIONS
 from torch_ref.nn.heads import make_head
 from torch_ref.nn.norms import make_norm
-from torch_ref.nn.stack import Stack
+from torch_ref.nn.two_stacks import make_stack
 
 
 class Encoder(nn.Module):
@@ -24,7 +24,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = check_config(config, EncoderConfig)
         self.embed = InputEmbedding(config, config.vocab_size, config.token_types)
-        self.stack = Stack(config, causal=config.causal)
+        self.stack = make_stack(config, causal=config.causal)
         self.norm = make_norm(config.final_norm, config)
         self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
         self.head = make_head(config)

@@ -16,7 +16,7 @@ Seeing = TypeVar("Seeing", VisionEncoder, DualEncoder)
 
 
 def with_image_size(model: Seeing, image_size: tuple[int, int], *, antialias: bool = False) -> Seeing:
-    """Return the model for images of another height and width, its positions interpolated between the patches'."""
+    """Return the model for images of another height and width, its learned positions interpolated between the patches'."""
     check_pair("image_size", image_size)
     config = model.config
     dual = isinstance(config, DualEncoderConfig)
@@ -24,8 +24,9 @@ def with_image_size(model: Seeing, image_size: tuple[int, int], *, antialias: bo
     wanted = replace(vision, image_size=image_size)
     name, first = f"{'vision.' * dual}embed.position.weight", vision.class_token + vision.distillation_token
     state = model.state_dict()
-    table = state[name]
-    patches = resample_grid(table[first:], vision.grid, wanted.grid, antialias=antialias)
-    made = cast(Seeing, build(replace(config, vision=wanted) if dual else wanted).to(table.dtype))
-    made.load_state_dict(state | {name: torch.cat([table[:first], patches])})
+    if vision.learned_positions:
+        patches = resample_grid(state[name][first:], vision.grid, wanted.grid, antialias=antialias)
+        state |= {name: torch.cat([state[name][:first], patches])}
+    made = cast(Seeing, build(replace(config, vision=wanted) if dual else wanted).to(next(model.parameters()).dtype))
+    made.load_state_dict(state)
     return made.train(model.training)

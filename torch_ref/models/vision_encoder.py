@@ -4,12 +4,13 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.vision import VisionEncoderConfig
-from jaxformer.validation.images import check_images, check_masked
+from jaxformer.validation.images import check_images, check_masked, check_states
 from jaxformer.validation.inputs import check_config
 from torch_ref.models.init import initialise
 from torch_ref.nn.image_pooling import make_image_head, make_pooler
 from torch_ref.nn.images import ImageEmbedding
 from torch_ref.nn.norms import make_norm
+from torch_ref.nn.rotary import patch_positions
 from torch_ref.nn.stack import Stack
 
 
@@ -37,11 +38,12 @@ class VisionEncoder(nn.Module):
 
     def encode(self, images: Tensor, *, masked: Tensor | None = None) -> Tensor:
         """Return the state of every token of an image; `masked` is True where the mask token takes the place of a patch."""
-        states = self.stack(self._embed(images, masked))
+        states = self.stack(self._embed(images, masked), positions=patch_positions(self.config))
         return states if self.config.pooled_norm else self.norm(states)
 
     def pool(self, states: Tensor) -> Tensor:
-        """Return the vector of each image, of the states that `encode` returns."""
+        """Return the vector of each image, of the states that `encode` returns: `B X`."""
+        check_states(states, self.config)
         if self.pooler is not None:
             return self.pooler(states)
         mean = states[:, self.config.first_patch :].mean(1)
@@ -54,11 +56,11 @@ class VisionEncoder(nn.Module):
 
     def attention_weights(self, images: Tensor, *, masked: Tensor | None = None) -> Tensor:
         """Return the attention weights of every layer, for plotting: `L B N T T`."""
-        return self.stack.weights(self._embed(images, masked)).own
+        return self.stack.weights(self._embed(images, masked), positions=patch_positions(self.config)).own
 
     def hidden_states(self, images: Tensor, *, masked: Tensor | None = None) -> Tensor:
         """Return the embedded image and the output of every layer, L + 1 in all; none has the last norm, as in transformers."""
-        return self.stack.hidden_states(self._embed(images, masked))
+        return self.stack.hidden_states(self._embed(images, masked), positions=patch_positions(self.config))
 
     def _embed(self, images: Tensor, masked: Tensor | None) -> Tensor:
         check_images(images, self.config)

@@ -9,8 +9,10 @@ from jaxformer.config.blocks import BlockConfig
 from jaxformer.errors import ConfigError
 from jaxformer.validation.inputs import check_place, check_scored, check_sources, source_widths
 from torch_ref.nn.cache import KeysValues, LayerCache, fold_heads
+from torch_ref.nn.disentangled import distance_rows, distance_scores
 from torch_ref.nn.masks import causal_mask, combine, window_mask
 from torch_ref.nn.norms import PlainNorm, ScaledNorm, head_norm
+from torch_ref.nn.place import IN_ORDER, Place
 from torch_ref.nn.rotary import make_rotary, rotate
 from torch_ref.nn.softmax import Sinks, masked_softmax
 
@@ -100,21 +102,6 @@ Memory = Source | KeysValues
 """Source of keys and values, or the keys and values already computed from a source."""
 
 
-class Place(NamedTuple):
-    """Positions of the tokens and kind of the layer, for rotary positions and sliding windows."""
-
-    positions: Tensor | None = None
-    """Positions of the tokens, `#B T`; None: 0, 1, 2, ..., counted on from the cached tokens."""
-    windowed: bool | None = None
-    """True if this layer has the sliding window; None without a layer pattern."""
-    rotated: bool | None = None
-    """True if this layer has rotary positions; None without a rotary pattern."""
-
-
-IN_ORDER = Place()
-"""Default place: consecutive tokens, no layer pattern."""
-
-
 class AttentionInputs(NamedTuple):
     """Queries, keys and values of all heads, and the mask."""
 
@@ -158,6 +145,7 @@ class MultiHeadAttention(nn.Module):
         self.scale, self.softcap, self.norm_over = config.attention_scale, config.attention_softcap, config.qk_norm_over
         self.clip, self.norm_late = config.clip_qkv, config.qk_norm_after_rotary and not cross
         self.rotary = None if cross else make_rotary(config)
+        self.buckets, self.farthest = config.relative_buckets, config.relative_distance
         self.window, self.patterned = None if cross else config.window, config.layer_pattern is not None and not cross
         self.rotary_patterned = config.rotary_pattern is not None and not cross
 
@@ -190,8 +178,9 @@ class MultiHeadAttention(nn.Module):
         place: Place = IN_ORDER,
     ) -> Tensor:
         """Return the attention weights, for plotting."""
-        read, _ = self._attended(x, None, memory, mask, place)
-        return attention_weights(read.q, read.k, read.mask, bias, self._scoring(), causal=self.causal and memory is None)
+        read, bias, _ = self._attended(x, None, memory, mask, bias, place)
+        causal = self.causal and memory is None
+        return attention_weights(read.q, read.k, read.mask, bias, self._scoring(), causal=causal)
 
     def forward(
         self,
@@ -217,14 +206,21 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, LayerCache | None]:
         """Return the output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
         causal = self.causal and cache is None and memory is None
-        read, cache = self._attended(x, cache, memory, mask, place)
+        read, bias, cache = self._attended(x, cache, memory, mask, bias, place)
         y = merge_heads(attention(*read, bias, self.dropout, self._scoring(), causal=causal))
         return (y if self.out is None else self.out(y)), cache
 
     def _attended(
-        self, x: Tensor, cache: LayerCache | None, memory: Memory | None, mask: Tensor | None, place: Place
-    ) -> tuple[AttentionInputs, LayerCache | None]:
-        """Return rotated queries and keys, preceded by the cached ones, and the mask with the sliding window in it."""
+        self,
+        x: Tensor,
+        cache: LayerCache | None,
+        memory: Memory | None,
+        mask: Tensor | None,
+        bias: Tensor | None,
+        place: Place,
+    ) -> tuple[AttentionInputs, Tensor | None, LayerCache | None]:
+        """Return rotated queries and keys, preceded by the cached ones, the mask with the sliding window in it, and the bias
+        with the scores of distances."""
         check_place((self.patterned, self.rotary_patterned), place, self.rotary is not None or self.window is not None, memory)
         q, k, v = self.project(x, memory)
         start = 0 if cache is None else cache.length
@@ -238,7 +234,12 @@ class MultiHeadAttention(nn.Module):
             k, v, cache = cache.append(k, v)
         if self.window is not None and windowed:
             mask = combine(mask, window_mask(q.shape[1], k.shape[1], self.window, start))
-        return AttentionInputs(q, k, v, mask), cache
+        if place.distances is not None:
+            rows = distance_rows(q.shape[1], k.shape[1], start, self.buckets, self.farthest)
+            scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+            scores = distance_scores(q, k, self.project(place.distances, None)[:2], rows, scale)
+            bias = scores if bias is None else scores + bias
+        return AttentionInputs(q, k, v, mask), bias, cache
 
     def _scoring(self) -> Scoring:
         return Scoring(self.scale, self.softcap, self.sinks)

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.validation.inputs import check_attended
-from torch_ref.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
+from torch_ref.nn.attention import Memory, MultiHeadAttention
 from torch_ref.nn.cache import LayerCache
 from torch_ref.nn.experts import MixtureOfExperts, make_feed_forward
 from torch_ref.nn.latent_attention import make_attention
 from torch_ref.nn.norms import make_norm
+from torch_ref.nn.place import IN_ORDER, Place
+from torch_ref.nn.positions import RelativeBias, biased
 
 
 class AttentionWeights(NamedTuple):
@@ -43,7 +45,7 @@ class Block(nn.Module):
     With `parallel_residual`, attention and the feed-forward layer read the same x, and with `shared_norm` the same norm of it.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False, attention_norm: bool = True):
         super().__init__()
         self.pre, self.parallel, self.shared = config.norm_position != "post", config.parallel_residual, config.shared_norm
         self.multiplier = config.residual_multiplier
@@ -52,7 +54,8 @@ class Block(nn.Module):
             config.norm_position in ("sandwich", "output"),
         )
         self.dropout = nn.Dropout(config.residual_dropout)
-        self.attention_norm = make_norm(norm, config)
+        self.attention_norm = make_norm(norm if attention_norm else "none", config)
+        self.relative_bias = RelativeBias(config, causal=causal) if config.relative_per_layer else None
         self.attention = make_attention(config, causal=causal)
         self.attention_output_norm = make_norm(config.norm, config) if behind else None
         self.cross_attention_norm = make_norm(norm if cross else "none", config)
@@ -131,7 +134,8 @@ class Block(nn.Module):
     ) -> AttentionWeights:
         """Return the attention weights for x."""
         check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
-        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias, place=place)
+        read, own_bias = self._before(self.attention_norm, x), biased(self.relative_bias, x, None, bias)
+        own = self.attention.weights(read, mask=mask, bias=own_bias, place=place)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
         x, _, _ = self._attend(x, None, mask, bias, place)
@@ -143,6 +147,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor, LayerCache | None]:
         """Return x with attention's output added, what attention read, and the cache."""
         read = self._before(self.attention_norm, x)
+        bias = biased(self.relative_bias, x, cache, bias)
         y, cache = self.attention.extend(read, cache, mask=mask, bias=bias, place=place)
         y = _scaled(self.attention_layer_scale, y)
         return self._after(self.attention_norm, self.attention_output_norm, x, y), read, cache

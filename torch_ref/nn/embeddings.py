@@ -27,7 +27,8 @@ class Embedding(nn.Embedding):
 class InputEmbedding(nn.Module):
     """dropout(norm(token embedding [* multiplier * sqrt(D)] + position [+ token type])).
 
-    The norm is there with `embedding_norm` only; with an `embedding_width`, a linear layer to d_model comes last. Without a
+    The norm is there with `embedding_norm` only; with an `embedding_width`, a linear layer to d_model comes last. With
+    `positions_last`, dropout(project(norm(token embedding)) + position [+ token type]). Without a
     vocab_size there is no token embedding: each call is given a shared one.
     """
 
@@ -39,10 +40,11 @@ class InputEmbedding(nn.Module):
         self.dropout = nn.Dropout(config.embedding_dropout)
         width = config.token_width
         self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, width, config.padding_idx))
-        self.position = Embedding(self.rows, width) if config.positions == "learned" else None
-        self.token_type = Embedding(token_types, width) if token_types else None
+        self.last, placed = config.positions_last, config.position_width
+        self.position = Embedding(self.rows, placed) if config.positions == "learned" else None
+        self.token_type = Embedding(token_types, placed) if token_types else None
         self.norm = make_norm(config.norm if config.embedding_norm else "none", config, width)
-        self.project = None if config.embedding_width is None else nn.Linear(width, config.d_model)
+        self.project = None if config.embedding_width is None else nn.Linear(width, config.d_model, config.embedding_bias)
 
     def forward(
         self, ids: Tensor, positions: Tensor, *, token: Embedding | None = None, token_types: Tensor | None = None
@@ -54,28 +56,36 @@ class InputEmbedding(nn.Module):
     def place(self, x: Tensor, positions: Tensor, *, token_types: Tensor | None = None) -> Tensor:
         """Return the vectors of tokens that are embedded already, as those of a convolution stem, at these positions."""
         positions = positions + self.offset
+        x = self._project(self.norm(x)) if self.last else x
         if self.position is not None:
             x = x + self.position.encode(positions)
         elif self.positions != "none":
             x = x + position_table(self.positions, self.rows, x.shape[-1]).to(x.dtype)[positions]
         if self.token_type is not None:
             x = x + self.token_type.encode(torch.zeros_like(positions) if token_types is None else token_types)
-        x = self.dropout(self.norm(x))
+        if self.last:
+            return self.dropout(x)
+        return self._project(self.dropout(self.norm(x)))
+
+    def _project(self, x: Tensor) -> Tensor:
         return x if self.project is None else self.project(x)
 
 
 class Head(nn.Module):
     """scale * x @ weight.T + bias, optionally soft-capped; a tied head has no weight and uses the token embedding's table
-    (Press and Wolf 2017).
+    (Press and Wolf 2017), behind a linear layer to its width if that is not d_model.
     """
 
     def __init__(self, config: GPTConfig | EncoderDecoderConfig):
         super().__init__()
         self.scale, self.softcap = config.logits_scale, config.logits_softcap
         shape = config.vocab_size, config.d_model
+        narrow = config.tied and config.token_width != config.d_model
+        self.project = nn.Linear(config.d_model, config.token_width, bias=False) if narrow else None
         self.weight = None if config.tied else nn.Parameter(torch.zeros(shape))
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
 
     def forward(self, x: Tensor, token: Embedding) -> Tensor:
-        y = F.linear(x * self.scale, token.weight if self.weight is None else self.weight, self.bias)
+        x = x * self.scale if self.project is None else self.project(x * self.scale)
+        y = F.linear(x, token.weight if self.weight is None else self.weight, self.bias)
         return y if self.softcap is None else self.softcap * (y / self.softcap).tanh()

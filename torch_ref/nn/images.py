@@ -22,7 +22,7 @@ class PatchProjection(nn.Conv2d):
 class ImageEmbedding(nn.Module):
     """dropout(norm([class token, distillation token, patches] + position)), with register tokens before the patches.
 
-    The norm is there with `embedding_norm` only; register tokens have no position.
+    The norm is there with `embedding_norm` only, positions with `learned_positions`; register tokens have none.
     """
 
     def __init__(self, config: VisionEncoderConfig):
@@ -34,7 +34,8 @@ class ImageEmbedding(nn.Module):
         self.distillation_token = Embedding(1, width) if config.distillation_token else None
         self.register_tokens = Embedding(config.register_tokens, width) if config.register_tokens else None
         self.mask_token = Embedding(1, width) if config.mask_token else None
-        self.position = Embedding(config.patches + config.class_token + config.distillation_token, width)
+        places = config.patches + config.class_token + config.distillation_token
+        self.position = Embedding(places, width) if config.learned_positions else None
         self.norm = make_norm(config.norm if config.embedding_norm else "none", config)
 
     def forward(self, images: Tensor, masked: Tensor | None) -> Tensor:
@@ -43,7 +44,8 @@ class ImageEmbedding(nn.Module):
         if masked is not None and self.mask_token is not None:
             x = torch.where(masked[..., None], self.mask_token.weight, x)
         first = [token.weight for token in (self.class_token, self.distillation_token) if token is not None]
-        x = _before(first, x) + self.position.weight
+        x = _before(first, x)
+        x = x if self.position is None else x + self.position.weight
         if self.register_tokens is not None:
             x = torch.cat([x[:, : len(first)], _before([self.register_tokens.weight], x[:, len(first) :])], 1)
         return self.dropout(self.norm(x))

@@ -1,6 +1,6 @@
 """Positions: fixed tables that are added to the tokens, and the relative position bias.
 
-The bias is added to the scores by the distance of key and query: `1 N T S`, one for all layers of a stack."""
+The bias is added to the scores by the distance of key and query: `1 N T S`, one for all layers of a stack, or for each."""
 
 import math
 
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.configuration import FixedTable
+from jaxformer.validation.inputs import check_bias
+from torch_ref.nn.cache import KVCache, LayerCache
 
 
 def sinusoid(n_positions: int, d_model: int) -> Tensor:
@@ -84,3 +86,13 @@ class RelativeBias(nn.Module):
             return -(alibi_slopes(self.heads).to(dtype)[:, None, None] * distance.abs().to(dtype))[None]
         found = bucket(distance, self.buckets, self.farthest, both_sides=not self.causal)
         return self.weight.to(dtype)[found].movedim(-1, 0)[None]
+
+
+def biased(module: RelativeBias | None, x: Tensor, cache: KVCache | LayerCache | None, bias: Tensor | None) -> Tensor | None:
+    """Return the bias with the relative bias added of the tokens x, which follow those of the cache: `_ N T S`."""
+    if module is None:
+        return bias
+    start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
+    check_bias(bias, (x.shape[0], module.heads, x.shape[1], keys))
+    relative = module(x.shape[1], keys, start, torch.promote_types(x.dtype, torch.float32))
+    return relative if bias is None else relative + bias.to(relative.dtype)

@@ -15,6 +15,7 @@ from jaxformer.config.rotary import (
     RotaryEmbedding,
     YarnScaling,
 )
+from jaxformer.config.vision import VisionEncoderConfig
 
 Pairs = tuple[float, ...]
 """Number for each pair of units."""
@@ -64,12 +65,12 @@ def make_rotary(config: BlockConfig) -> Rotary | None:
     if (rotary := config.rotary_embedding) is None:
         return None
     with torch.device("cpu"):  # numbers, also of a model that is made on meta
-        angles, amplitude = scaled(base_angles(rotary.dim, rotary.base), rotary)
+        angles, amplitude = scaled(base_angles(rotary.dim // rotary.axes, rotary.base), rotary)
         longer = make_longer(rotary)
         local, local_amplitude, local_longer = angles, amplitude, longer
         if rotary.window_base is not None:
-            local, local_amplitude, local_longer = base_angles(rotary.dim, rotary.window_base), 1.0, None
-    both = tuple(angles.tolist()), tuple(local.tolist())
+            local, local_amplitude, local_longer = base_angles(rotary.dim // rotary.axes, rotary.window_base), 1.0, None
+    both = tuple(angles.tolist()) * rotary.axes, tuple(local.tolist()) * rotary.axes
     return Rotary(rotary.interleaved, rotary.reversed, both, (amplitude, local_amplitude), (longer, local_longer))
 
 
@@ -149,6 +150,18 @@ def make_longer(rotary: RotaryEmbedding) -> Longer | None:
     return None
 
 
+def patch_positions(config: VisionEncoderConfig) -> Tensor | None:
+    """Return the row and the column of each patch's middle, from -2 pi to 2 pi, and 0 for the tokens before: `1 T 2`.
+
+    These angles are those of the first pair of each half (Siméoni et al. 2025). None without rotary positions.
+    """
+    if config.rotary == "none":
+        return None
+    rows, columns = (((torch.arange(n, dtype=torch.float64) + 0.5) / n * 2 - 1) * 2 * math.pi for n in config.grid)
+    patches = torch.cartesian_prod(rows, columns)
+    return torch.nn.functional.pad(patches, (0, 0, config.first_patch, 0))[None]
+
+
 def angles_of(pairs: Pairs, longer: Longer | None, positions: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the angles of a call with these positions, of which the largest counts: `R/2`."""
     angles = torch.tensor(pairs, dtype=dtype)
@@ -163,9 +176,10 @@ def angles_of(pairs: Pairs, longer: Longer | None, positions: Tensor, dtype: tor
 
 
 def waves(rotary: Rotary, positions: Tensor, windowed: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the cosine and sine of every pair's angle at these positions: `#B T 1 R/2`."""
+    """Return the cosine and sine of every pair's angle at these positions, `#B T` or `#B T 2`: `#B T 1 R/2`."""
     angles = angles_of(rotary.angles[windowed], rotary.longer[windowed], positions, dtype)
-    angles = positions.to(dtype)[..., None, None] * angles
+    own = positions[..., None] if positions.ndim == 2 else positions.repeat_interleave(len(angles) // positions.shape[-1], -1)
+    angles = own.to(dtype)[:, :, None] * angles
     amplitude = rotary.amplitudes[windowed]
     return angles.cos() * amplitude, angles.sin() * (-amplitude if rotary.reversed else amplitude)
 

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.blocks import BlockConfig
-from jaxformer.validation.inputs import check_bias, check_cache
-from torch_ref.nn.attention import Memory, MultiHeadAttention, Place, Source
+from jaxformer.validation.inputs import check_cache
+from torch_ref.nn.attention import Memory, MultiHeadAttention, Source
 from torch_ref.nn.blocks import AttentionWeights, Block
 from torch_ref.nn.cache import KeysValues, KVCache, LayerCache
-from torch_ref.nn.positions import RelativeBias
+from torch_ref.nn.disentangled import DistanceEncoding
+from torch_ref.nn.place import Place
+from torch_ref.nn.positions import RelativeBias, biased
 
 
 class Stack(nn.Module):
@@ -20,14 +22,17 @@ class Stack(nn.Module):
     for the past alone.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False, attention_norm: bool = True):
         super().__init__()
         self.held = config.cached_heads
         self.kinds = config.windowed_layers, config.rotated_layers
-        self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
+        biased = config.relative_bias in ("t5", "alibi") and not config.relative_per_layer
+        self.distances = DistanceEncoding(config) if config.relative_bias == "disentangled" else None
+        self.relative_bias = RelativeBias(config, causal=causal) if biased else None
         self.n_layers, self.shared = config.n_layers, config.shared_layers
         held = 1 if config.shared_layers else config.n_layers
-        self.blocks = nn.ModuleList(Block(config, cross=cross, causal=causal) for _ in range(held))
+        more = {"cross": cross, "causal": causal, "attention_norm": attention_norm}
+        self.blocks = nn.ModuleList(Block(config, **more) for _ in range(held))
 
     def __getitem__(self, i: int) -> Block:
         return cast(Block, self.blocks[0 if self.shared else i])
@@ -69,7 +74,7 @@ class Stack(nn.Module):
         """
         if cache is not None:
             check_cache(cache.shape, (len(self), x.shape[0], *self.held))
-        n_tokens, bias = x.shape[1], self._biased(x, cache, bias)
+        n_tokens, bias = x.shape[1], biased(self.relative_bias, x, cache, bias)
         for i in range(len(self)):
             read = _of_layer(memory, i) if isinstance(memory, KeysValues) else memory
             held = None if cache is None else LayerCache(_of_layer(cache.layers, i), cache.length)
@@ -96,7 +101,7 @@ class Stack(nn.Module):
         positions: Tensor | None = None,
     ) -> AttentionWeights:
         """Return the attention weights of every layer."""
-        found, bias = [], self._biased(x, None, bias)
+        found, bias = [], biased(self.relative_bias, x, None, bias)
         for i in range(len(self)):
             more = {"bias": bias, "memory_bias": memory_bias, "place": self._place(i, positions)}
             found.append(self[i].weights(x, mask, memory, memory_mask, **more))
@@ -116,7 +121,7 @@ class Stack(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Return x and the output of every layer, L + 1 in all: `_ B T D`."""
-        found, bias = [x], self._biased(x, None, bias)
+        found, bias = [x], biased(self.relative_bias, x, None, bias)
         for i in range(len(self)):
             more = {"bias": bias, "memory_bias": memory_bias, "place": self._place(i, positions)}
             found.append(self[i](found[-1], mask, memory, memory_mask, **more))
@@ -126,23 +131,16 @@ class Stack(nn.Module):
         self, x: Tensor, mask: Tensor | None = None, *, bias: Tensor | None = None, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Apply every layer of a stack with mixtures of experts and without a memory; return router logits `L B T E` too."""
-        found, bias = [], self._biased(x, None, bias)
+        found, bias = [], biased(self.relative_bias, x, None, bias)
         for i in range(len(self)):
             x, logits = self[i].routed(x, mask, bias=bias, place=self._place(i, positions))
             found.append(logits)
         return x, torch.stack(found)
 
-    def _biased(self, x: Tensor, cache: KVCache | None, bias: Tensor | None) -> Tensor | None:
-        """Return the bias with the relative bias added."""
-        if self.relative_bias is None:
-            return bias
-        start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
-        check_bias(bias, (x.shape[0], self[0].attention.heads, x.shape[1], keys))
-        relative = self.relative_bias(x.shape[1], keys, start, torch.promote_types(x.dtype, torch.float32))
-        return relative if bias is None else relative + bias.to(relative.dtype)
-
     def _place(self, i: int, positions: Tensor | None) -> Place:
-        return Place(positions, *(None if kind is None else kind[i] for kind in self.kinds))
+        distances = None if self.distances is None else self.distances()
+        windowed, rotated = (None if kind is None else kind[i] for kind in self.kinds)
+        return Place(positions, windowed, rotated, distances)
 
 
 def _of_layer(all_layers: KeysValues, i: int) -> KeysValues:

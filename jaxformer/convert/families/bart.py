@@ -1,15 +1,10 @@
 """BART in transformers' format (`BartForConditionalGeneration`), and models with the same names: Marian, Pegasus, mBART,
-Blenderbot, M2M-100 (NLLB)."""
+Blenderbot and Blenderbot-small."""
 
-import math
 from collections.abc import Collection
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-import numpy as np
-
-from jaxformer.config.configuration import FixedTable
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
 from jaxformer.convert.model_type import ACTIVATIONS, Field, Key, ModelType, Only, Same
@@ -84,15 +79,11 @@ PEGASUS_SINUSOIDS = replace(PEGASUS, ignored=SINUSOIDS)
 """Family `PEGASUS` with `positions="sinusoid_blocks"`, of which transformers' model holds a table and older files none."""
 BLENDERBOT = replace(BART, name="blenderbot")
 """Family for BART's configuration with `norm_position="pre"`, `position_offset=0` and `embedding_norm=False`."""
-M2M_100 = replace(
-    BART,
-    name="m2m_100",
-    ignored={f"{stack}.embed_positions.weights": "sinusoids, frozen" for stack in ("encoder", "decoder")} | SINUSOIDS,
-)
-"""Family for `EncoderDecoderConfig(norm_position="pre", positions=FixedTable(sinusoids of fairseq), position_offset=2,
-tied=True)`."""
+BLENDERBOT_SMALL = replace(BART, name="blenderbot-small")
+"""Family for BART's configuration with `position_offset=0` and `positions_last=True`; `source_embedding_scale` as in the
+model."""
 
-_KEYS: dict[str, Key] = {
+SEQ2SEQ_KEYS: dict[str, Key] = {
     "vocab_size": Field("vocab_size", 50265),
     "max_position_embeddings": Field("context", 1024),
     "d_model": Field("d_model", 1024),
@@ -121,7 +112,8 @@ _UNLIKE = {  # keys of older files, with one value in every model type
 }
 
 
-def _older(before: bool, embedding: bool, final: bool, static: bool) -> dict[str, Key]:
+def older_keys(before: bool, embedding: bool, final: bool, static: bool) -> dict[str, Key]:
+    """Return the keys of older files for a model type with these values."""
     return {
         name: Only(value, why) for (name, why), value in zip(_UNLIKE.items(), (before, embedding, final, static), strict=True)
     }
@@ -129,15 +121,15 @@ def _older(before: bool, embedding: bool, final: bool, static: bool) -> dict[str
 
 def _biased(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set `head_bias` only if there is a tensor for it: a base model is saved without."""
-    return _heads(found) | {"head_bias": "final_logits_bias" in names}
+    return decoder_heads(found) | {"head_bias": "final_logits_bias" in names}
 
 
-def _heads(found: dict[str, Any]) -> dict[str, Any]:
+def decoder_heads(found: dict[str, Any]) -> dict[str, Any]:
     """Set the decoder's number of heads, if it is not the encoder's."""
     return found | {"n_decoder_heads": None if found["n_decoder_heads"] == found["n_heads"] else found["n_decoder_heads"]}
 
 
-def _decoder(config: EncoderDecoderConfig) -> dict[str, Any]:
+def decoder_keys(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Return the keys of the decoder's sizes."""
     return {"decoder_layers": config.decoder.n_layers, "decoder_attention_heads": config.decoder.n_heads}
 
@@ -146,7 +138,7 @@ BART_TYPE = ModelType(
     name="bart",
     config=EncoderDecoderConfig,
     family=BART,
-    keys=_KEYS | _older(False, True, False, False),
+    keys=SEQ2SEQ_KEYS | older_keys(False, True, False, False),
     fixed={"norm_position": "post", "embedding_norm": True, "position_offset": 2, "tied": True},
     model="BartForConditionalGeneration",
     base="BartModel",
@@ -156,7 +148,7 @@ BART_TYPE = ModelType(
         ["classif_dropout", "classifier_dropout", "decoder_layerdrop", "encoder_layerdrop", "extra_pos_embeddings"]
     ),
     derive=_biased,
-    undo=_decoder,
+    undo=decoder_keys,
 )
 
 
@@ -171,15 +163,15 @@ def _two_tables(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]
 def _one_or_two(config: EncoderDecoderConfig) -> dict[str, Any]:
     shared = config.source_vocab_size is None
     sizes = {"vocab_size": config.source_ids, "decoder_vocab_size": config.vocab_size}
-    return _decoder(config) | sizes | {"share_encoder_decoder_embeddings": shared}
+    return decoder_keys(config) | sizes | {"share_encoder_decoder_embeddings": shared}
 
 
 MARIAN_TYPE = replace(
     BART_TYPE,
     name="marian",
     family=MARIAN,
-    keys=_KEYS
-    | _older(False, False, False, True)
+    keys=SEQ2SEQ_KEYS
+    | older_keys(False, False, False, True)
     | {
         "vocab_size": Field("vocab_size", 58101),
         "decoder_vocab_size": Field("target", None),
@@ -198,7 +190,7 @@ MBART_TYPE = replace(
     BART_TYPE,
     name="mbart",
     family=MBART,
-    keys=_KEYS | _older(True, True, True, False),
+    keys=SEQ2SEQ_KEYS | older_keys(True, True, True, False),
     fixed={"norm_position": "pre", "embedding_norm": True, "position_offset": 2, "tied": True},
     model="MBartForConditionalGeneration",
     base="MBartModel",
@@ -216,7 +208,7 @@ PEGASUS_TYPE = replace(
     name="pegasus",
     family=PEGASUS,
     variant=lambda config: PEGASUS_SINUSOIDS if config.positions == "sinusoid_blocks" else None,
-    keys=_KEYS | _older(True, False, True, True) | {"pad_token_id": Field("padding_idx", 0)},
+    keys=SEQ2SEQ_KEYS | older_keys(True, False, True, True) | {"pad_token_id": Field("padding_idx", 0)},
     fixed={"norm_position": "pre", "tied": True},
     model="PegasusForConditionalGeneration",
     base="PegasusModel",
@@ -226,8 +218,8 @@ BLENDERBOT_TYPE = replace(
     BART_TYPE,
     name="blenderbot",
     family=BLENDERBOT,
-    keys=_KEYS
-    | _older(True, False, True, False)
+    keys=SEQ2SEQ_KEYS
+    | older_keys(True, False, True, False)
     | {
         "vocab_size": Field("vocab_size", 8008),
         "max_position_embeddings": Field("context", 128),
@@ -243,48 +235,23 @@ BLENDERBOT_TYPE = replace(
     model="BlenderbotForConditionalGeneration",
     base="BlenderbotModel",
 )
-
-
-@cache
-def fairseq_sinusoids(rows: int, d_model: int, padding_idx: int) -> FixedTable:
-    """Return fairseq's table: sines, then cosines, of wave lengths up to 10000 at the last one; zeros for padding."""
-    half = d_model // 2
-    waves = np.exp(np.arange(half) * (-math.log(10000.0) / (half - 1)))
-    angles = np.arange(rows)[:, None] * waves
-    table = np.concatenate([np.sin(angles), np.cos(angles), np.zeros((rows, d_model % 2))], 1)
-    table[padding_idx] = 0
-    return FixedTable(table)
-
-
-def _fairseq(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Set positions to fairseq's table, counted from the row after the padding's."""
-    if found["padding_idx"] is None:
-        raise TypeError("pad_token_id is null, and positions are counted from it")
-    rows, offset = found["context"] + 2, found["padding_idx"] + 1
-    table = fairseq_sinusoids(rows, found["d_model"], found["padding_idx"])
-    return _heads(found) | {"positions": table, "position_offset": offset, "context": rows - offset}
-
-
-M2M_100_TYPE = replace(
+BLENDERBOT_SMALL_TYPE = replace(
     BART_TYPE,
-    name="m2m_100",
-    family=M2M_100,
-    keys=_KEYS
-    | _older(True, False, True, True)
+    name="blenderbot-small",
+    family=BLENDERBOT_SMALL,
+    keys=SEQ2SEQ_KEYS
+    | older_keys(False, True, False, False)
     | {
-        "vocab_size": Field("vocab_size", 128112),
-        "activation_function": Field("activation", "relu", ACTIVATIONS),
-        "attention_dropout": Field("attention_dropout", 0.1),
-        "scale_embedding": Field("embedding_scale", True),
+        "max_position_embeddings": Field("context", 512),
+        "d_model": Field("d_model", 512),
+        "encoder_layers": Field("n_layers", 8),
+        "decoder_layers": Field("n_decoder_layers", 8),
+        "encoder_ffn_dim": Field("d_ff", 2048),
+        "pad_token_id": Field("padding_idx", 0),
+        "scale_embedding": Field("source_embedding_scale", False),
     },
-    fixed={"norm_position": "pre", "tied": True},
-    model="M2M100ForConditionalGeneration",
-    base="M2M100Model",
-    derive=_fairseq,
-    undo=lambda config: _decoder(config) | {"max_position_embeddings": config.context + config.position_offset - 2},
+    fixed={"norm_position": "post", "embedding_norm": True, "positions_last": True, "tied": True},
+    model="BlenderbotSmallForConditionalGeneration",
+    base="BlenderbotSmallModel",
+    undo=lambda config: decoder_keys(config) | {"scale_embedding": config.source.embedding_scale},
 )
-"""Model type of M2M-100 and NLLB.
-
-In torch, a token that is `pad_token_id` has a position of its own, and is not counted in the positions of later tokens: pad on
-the right.
-"""

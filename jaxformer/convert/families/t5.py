@@ -1,6 +1,6 @@
-"""T5 in transformers' format (`T5ForConditionalGeneration`: T5, T5 1.1, Flan-T5), and mT5.
+"""T5 in transformers' format (`T5ForConditionalGeneration`: T5, T5 1.1, Flan-T5), mT5 and umT5.
 
-The first layer of each stack owns the table of relative position biases.
+The first layer of each stack owns the table of relative position biases; in umT5, each layer has one.
 """
 
 from collections.abc import Collection
@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
-from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only
+from jaxformer.convert.model_type import ACTIVATIONS, Field, Key, ModelType, Only
 
 _LINEARS = ("q", "k", "v"), "o"
 _NAMES = {
@@ -85,6 +85,18 @@ T5_ENCODER = _encoder_family("t5_encoder", {"up": "wi"})
 """Family for `T5EncoderModel`: an `EncoderConfig` with the fields of T5's that it has."""
 T5_GATED_ENCODER = _encoder_family("t5_gated_encoder", {"gate": "wi_0", "up": "wi_1"})
 """Family for the encoders of T5 1.1, Flan-T5 and mT5."""
+
+
+def _per_layer(family: Family, name: str = "umt5") -> Family:
+    """Return the family of models with a table of relative position biases in each layer."""
+    rule = Rule("relative_bias.table", _FIRST.removeprefix("block.0."))
+    return replace(family, name=name, rules=(rule, *family.rules), ignored={})
+
+
+UMT5 = _per_layer(T5_GATED)
+"""Family for T5 1.1's configuration with `relative_per_layer=True`."""
+UMT5_ENCODER = _per_layer(T5_GATED_ENCODER, "umt5_encoder")
+"""Family for umT5's encoder alone."""
 
 ENDLESS = 2**14
 """Context of a T5 model, which has no longest text: no array depends on it, and memory for attention runs out earlier."""
@@ -202,18 +214,19 @@ def _mt5(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     return _feed_forward(found) | {"tied": "lm_head.weight" not in names}
 
 
+_SIZES: dict[str, Key] = {
+    "vocab_size": Field("vocab_size", 250112),
+    "d_ff": Field("d_ff", 1024),
+    "num_layers": Field("n_layers", 8),
+    "num_heads": Field("n_heads", 6),
+    "feed_forward_proj": Field("feed_forward_proj", "gated-gelu"),
+}
+"""Keys whose defaults differ from T5's."""
 _MT5 = replace(
     _T5,
     name="mt5",
     family=MT5,
-    keys={name: key for name, key in _T5.keys.items() if name not in ("tie_word_embeddings", "scale_decoder_outputs")}
-    | {
-        "vocab_size": Field("vocab_size", 250112),
-        "d_ff": Field("d_ff", 1024),
-        "num_layers": Field("n_layers", 8),
-        "num_heads": Field("n_heads", 6),
-        "feed_forward_proj": Field("feed_forward_proj", "gated-gelu"),
-    },
+    keys={name: key for name, key in _T5.keys.items() if name not in ("tie_word_embeddings", "scale_decoder_outputs")} | _SIZES,
     model="MT5ForConditionalGeneration",
     base="MT5Model",
     harmless=_T5.harmless | {"tie_word_embeddings"},
@@ -222,3 +235,21 @@ _MT5 = replace(
     variant=lambda config: None if config.gated else T5,
 )
 MT5_TYPE = replace(_MT5, encoder=_encoder_type(_MT5, "MT5EncoderModel"))
+_UMT5 = replace(
+    _T5,
+    name="umt5",
+    family=UMT5,
+    keys={**_T5.keys, **_SIZES},
+    fixed={**_T5.fixed, "relative_per_layer": True},
+    model="UMT5ForConditionalGeneration",
+    base="UMT5Model",
+    variant=lambda config: None if config.gated else _per_layer(T5),
+)
+UMT5_TYPE = replace(
+    _UMT5,
+    encoder=replace(
+        _encoder_type(_UMT5, "UMT5EncoderModel"),
+        family=UMT5_ENCODER,
+        variant=lambda config: None if config.gated else _per_layer(T5_ENCODER),
+    ),
+)

@@ -3,7 +3,7 @@
 from jaxformer.convert.family import Family, Rule
 
 TOWERS = ("encoder.", "encoder.stack.", "decoder.", "vision.stack.", "text.stack.")
-STACKS = ("", "stack.", "stack.dense.", "stack.sparse.", *TOWERS)
+STACKS = ("", "stack.", "stack.first.", "stack.rest.", *TOWERS)
 
 TWIN = Family(
     name="twin",

@@ -95,7 +95,10 @@ def sizes(given: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
             f"{blocks}.attention.query.kernel": ("n_heads", (heads * head, width)),
             f"{blocks}.attention.key.kernel": ("n_kv_heads", (numbers.get("n_kv_heads", heads) * head, width)),
             f"{blocks}.feed_forward.up.kernel": (inner, (numbers.get(inner, 0), width)),
-            f"{stack}.relative_bias.table": ("relative_buckets", (numbers.get("relative_buckets", 0), heads)),
+            **dict.fromkeys(
+                (f"{stack}.relative_bias.table", f"{blocks}.relative_bias.table"),
+                ("relative_buckets", (numbers.get("relative_buckets", 0), heads)),
+            ),
         }
     return {jax: (name, shape) for jax, (name, shape) in wanted.items() if all(shape)}
 

@@ -6,11 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from jaxformer.evaluation.inject import Mutant, config, instead, patch, reads_as
+from jaxformer.config.vision import VisionEncoderConfig
+from jaxformer.evaluation.inject import Injection, Mutant, config, instead, patch, reads_as
 from jaxformer.evaluation.mutants.attention import causal_off_by
 from jaxformer.evaluation.mutants.models import without_norm
 from jaxformer.evaluation.outcome import choice
-from jaxformer.models import dual_encoder
+from jaxformer.models import dual_encoder, vision_encoder
 from jaxformer.models.dual_encoder import DualEncoder
 from jaxformer.nn import image_pooling, images
 
@@ -56,6 +57,42 @@ def by_highest_id(self: Any, states: Array, tokens: Array) -> Array:
     """Pool a text by the highest id, where another id ends it."""
     return jnp.take_along_axis(states, tokens.argmax(1)[:, None, None], 1)[:, 0]
 
+
+def angles(change: Callable[[Array, VisionEncoderConfig], Array]) -> Injection:
+    """Change the rows and columns by which tokens are rotated."""
+    return patch(vision_encoder, patch_positions=lambda original: lambda config: change(original(config), config))
+
+
+def from_the_corner(positions: Array, config: VisionEncoderConfig) -> Array:
+    """Measure rows and columns at a patch's first pixel, not in its middle."""
+    patches = positions[:, config.first_patch :] - 2 * jnp.pi / jnp.asarray(config.grid)
+    return jnp.concatenate([positions[:, : config.first_patch], patches], 1)
+
+
+def from_the_class_token(positions: Array, config: VisionEncoderConfig) -> Array:
+    """Rotate tokens from the first one on, and leave the last patches as they are."""
+    return jnp.roll(positions, -config.first_patch, 1)
+
+
+PLACES = [
+    Mutant(
+        "columns before rows",
+        angles(lambda positions, config: positions[..., ::-1]),
+        "dinov3",
+        "the model",
+        "order.along_an_axis axis=2 'order=shifted by 1 of 2, the last first' pattern=exchanged by=0 'at=input of stack'",
+    ),
+    Mutant(
+        "patches placed by their corner",
+        angles(from_the_corner),
+        "dinov3",
+        "the model",
+        "arguments.number was=0.5 at=1 value=0 at=*",
+    ),
+    Mutant(
+        "rotation from the class token on", angles(from_the_class_token), "dinov3", "the model", "convolutions.flipped at=*"
+    ),
+]
 
 ENCODERS = [
     Mutant("class token after the patches", instead(images, _before=tokens_last), "vit", "embed"),
@@ -119,4 +156,4 @@ TOWERS = [
     Mutant("a text pooled by its first token", instead(DualEncoder, _pool=lambda self, states, tokens: states[:, 0]), "siglip"),
 ]
 
-MUTANTS = (*ENCODERS, *TOWERS)
+MUTANTS = (*PLACES, *ENCODERS, *TOWERS)

@@ -81,6 +81,11 @@ def query_as_it_is(original: Callable[..., Array]) -> Callable[..., Array]:
     return lambda self, norm, x: x if norm is self.cross_attention_norm else original(self, norm, x)
 
 
+def always_normed(original: Callable[..., Array]) -> Callable[..., Array]:
+    """Apply a LayerNorm, without weights, where a sub-layer has none."""
+    return lambda self, norm, x: norms.layer_norm(x, 1e-5) if isinstance(norm, norms.Identity) else original(self, norm, x)
+
+
 def normed_once_more(original: Callable[..., Array]) -> Callable[..., Array]:
     """Apply one more LayerNorm, without weights, to the memory."""
     return lambda self, *args, **rest: norms.layer_norm(original(self, *args, **rest), self.config.norm_epsilon)
@@ -222,6 +227,7 @@ SEQUENCE_TO_SEQUENCE = [
 
 GOES_ON = "sum.factors 'blocks.0 (call 1)=0, 1' 'blocks.0 (call 2)=1, 0'"
 """Torch goes on with the output of the third call of one block, counted from 0, and jax with that of the second."""
+LAST = "parameters.choice was=True other=False at=last"
 ENCODERS = [
     Mutant(
         "token types ignored",
@@ -244,18 +250,28 @@ ENCODERS = [
         r"the model \(call 1\)",
         "operations.pooling which=last axis=1",
     ),
+    Mutant("positions before the norm of embeddings", config(positions_last=False), "switched", "embed", LAST),
     Mutant("one layer fewer of those that share their parameters", config(n_layers=2), "shared", "stack", GOES_ON),
     Mutant(
         "masked_lm without the norm of its head",
-        patch(heads.MaskedLMHead, __call__=without_norm("norm")),
+        patch(heads.HeadTransform, __call__=without_norm("norm")),
         "masked",
-        "head",
+        "head.transform",
+        "children.left_out at=norm",
+    ),
+    Mutant("a norm before the first attention", patch(blocks.Block, _before=always_normed), "modern", r"first\.blocks\.0"),
+    Mutant(
+        "labels of states without the head's dense layer",
+        patch(heads.HeadTransform, __call__=lambda original: lambda self, x: self.norm(x)),
+        "modern",
+        "head.transform",
+        "pairs.neither 'at=`self.dense*' 'at=`ACTIVATIONS*'",
     ),
     Mutant(
         "masked_lm with the blocks' activation in its head",
         config(head_activation=None),
         "masked",
-        "head",
+        "head.transform",
         choice("activation", "activation=relu, gelu"),
     ),
     Mutant("bias of masked_lm's logits dropped", reads_as(0.0, "head.bias"), "masked", "head", NO_BIAS),

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxformer.evaluation.inject import Injection, Mutant, config, instead, patch, reads_as
+from jaxformer.evaluation.inject import Injection, Mutant, Weights, config, instead, patch, reads_as, weights
 from jaxformer.evaluation.mutants.attention import NO_BIAS
 from jaxformer.evaluation.outcome import choice
-from jaxformer.nn import attention, blocks, masks, positions, rotary
+from jaxformer.nn import attention, blocks, disentangled, masks, positions, rotary
 
 HEADS = attention.MultiHeadAttention
 NORMS = "attention_norm|attention_output_norm|feed_forward_norm|feed_forward_output_norm|norm"
@@ -87,6 +87,17 @@ def buckets(change: Callable[..., np.ndarray]) -> Injection:
         )
 
     return patch(positions, bucket=mutated)
+
+
+def of_one_side(original: Callable[..., Array]) -> Callable[..., Array]:
+    """Leave out the products of keys with the queries of their distances."""
+    return lambda q, k, distances, rows, scale: original(q, k * 0, distances, rows, scale)
+
+
+def first_table(tensors: Weights) -> Weights:
+    """Return the tensors with the first layer's table of distances for every layer of a stack."""
+    tables = {name: leaf for name, leaf in tensors.items() if name.endswith("blocks.relative_bias.table")}
+    return tensors | {name: jnp.broadcast_to(leaf[:1], leaf.shape) for name, leaf in tables.items()}
 
 
 def evenly_spread(heads: int) -> np.ndarray:
@@ -183,6 +194,29 @@ BIASES = [
         "t5",
         "relative_bias",
         "parameters.setting was=40 other=128 at=*relative_bias.farthest",
+    ),
+    Mutant(
+        "queries of distances left out",
+        patch(attention, distance_scores=of_one_side),
+        "masked",
+        "attention",
+    ),
+    Mutant(
+        "distances from keys to queries",
+        patch(disentangled, log_bucket=lambda original: lambda away, *sizes: original(-away, *sizes)),
+        "masked",
+        "attention",
+    ),
+    Mutant(
+        "distances encoded without their norm",
+        instead(disentangled.DistanceEncoding, __call__=lambda self: self.table[...][None]),
+        "masked",
+    ),
+    Mutant(
+        "one table of distances for several layers",
+        weights(first_table),
+        "modern",
+        r"rest\.blocks\.1\.relative_bias",
     ),
     Mutant("slopes as if heads were a power of two", instead(positions, alibi_slopes=evenly_spread), "slopes", "relative_bias"),
 ]

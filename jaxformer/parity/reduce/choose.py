@@ -13,7 +13,7 @@ from jaxformer.errors import InputError, JaxformerError, first_line
 from jaxformer.io.atomic import refuse_existing
 from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import EXACT, error, over
-from jaxformer.parity.reduce.files import Reduction, arrays_of, is_made, write
+from jaxformer.parity.reduce.files import Reduction, arrays_of, is_made, is_ours, write
 from jaxformer.parity.reduce.replay import OneCall, Replay, off
 from jaxformer.parity.reduce.source import IrreducibleError
 from jaxformer.parity.report.data import Module, Reduced
@@ -32,7 +32,7 @@ WANTED = "a path that ends in .py, or a tuple: the path and a function that make
 
 
 def requested(reduce_to: Any, model: Any, call: Call, outputs: Outputs) -> Reduction | None:
-    """Return the request for the files; None if there is none, InputError if they cannot be written there."""
+    """Return the request for the files; None if there is none, InputError if they are not its own, or cannot be written."""
     if reduce_to is None:
         return None
     file, makes = reduce_to if isinstance(reduce_to, tuple) and len(reduce_to) == 2 else (reduce_to, None)
@@ -42,7 +42,8 @@ def requested(reduce_to: Any, model: Any, call: Call, outputs: Outputs) -> Reduc
     if makes is not None:
         check_function("reduce_to", makes, WANTED)
     for each in (file, arrays_of(file)):
-        refuse_existing(each)
+        if not is_ours(each):
+            refuse_existing(each)
     if not os.access(file.parent, os.W_OK | os.X_OK):
         why = "cannot be written to" if file.parent.is_dir() else "is no folder"
         raise InputError(f"reduce_to = {file}: {file.parent} {why}; give another path")

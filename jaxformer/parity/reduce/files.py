@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
+from safetensors import SafetensorError, safe_open
 
 from jaxformer.io.atomic import written_whole
-from jaxformer.parity.reduce.replay import OneCall, difference, save
+from jaxformer.parity.reduce.replay import SETTINGS, OneCall, difference, save
 from jaxformer.parity.reduce.source import IrreducibleError, Source
 from jaxformer.parity.trace.call_sites import CALL
 from jaxformer.parity.trace.outputs import Call, Outputs
@@ -40,6 +41,8 @@ def arrays_of(file: Path) -> Path:
     return file.with_suffix(".safetensors")
 
 
+MARK = "# Written by jaxformer, whose next run writes it anew."
+"""Line of a written file, which may be overwritten."""
 TEXT = '''"""{says}
 
 The test fails until the source is mended: run it with pytest. {arrays} holds the inputs, the weights and the
@@ -47,6 +50,7 @@ output of the reference's call; both sides compute in float64. It needs jaxforme
 none.{fixed}
 """
 
+{mark}
 import sys
 
 sys.path[:0] = {folders}
@@ -80,6 +84,7 @@ def write(one: OneCall, allowed: float, says: str, reduction: Reduction, tapped:
         says=quoted(says),
         arrays=arrays_of(reduction.file).name,
         fixed=quoted(fixed),
+        mark=MARK,
         folders=source.folders(),
         imports="\n".join([*map("import {}".format, sorted(source.imports)), f"from {difference.__module__} import {ours}"]),
         allowed=allowed,
@@ -94,6 +99,17 @@ def write(one: OneCall, allowed: float, says: str, reduction: Reduction, tapped:
         with written_whole(arrays_of(reduction.file)) as arrays, written_whole(reduction.file) as test:
             arrays.write_bytes(arrays_of(trial).read_bytes())
             test.write_bytes(trial.read_bytes())
+
+
+def is_ours(path: Path) -> bool:
+    """True if `write` wrote a file, which is then written anew."""
+    try:
+        if path.suffix == ".py":
+            return MARK in path.read_text("utf-8").splitlines()
+        with safe_open(path, "np") as file:
+            return SETTINGS in (file.metadata() or {})
+    except (OSError, ValueError, SafetensorError):
+        return False
 
 
 def check_fails(file: Path) -> None:

@@ -109,6 +109,8 @@ def path(xs: Iterable[float], ys: Iterable[float]) -> str:
 WIDTH, HEIGHT = 720.0, 260.0
 NARROWEST = 600.0
 """Minimum width of a plot in pixels; narrower windows scroll it sideways."""
+DIGIT = 7.2
+"""Width of a digit."""
 COLUMN = 7.0
 """Minimum width of a call's column."""
 TOP = 26.0
@@ -261,8 +263,11 @@ def curve(kind: str, xs: Sequence[float], values: Sequence[float], axis: LogAxis
 
 
 def number(x: float, value: int) -> Markup:
-    """Draw a label of the horizontal axis."""
-    return tag("text", f"{value:,}", class_="tick", x=x, y=HEIGHT + FOOT - 4, text_anchor="middle")
+    """Draw a label of the horizontal axis, whole at its end too."""
+    label = f"{value:,}"
+    return tag(
+        "text", label, class_="tick", x=min(x, WIDTH - len(label) * DIGIT / 2), y=HEIGHT + FOOT - 4, text_anchor="middle"
+    )
 
 
 def _dot(x: float, value: float | None, axis: LogAxis, kind: str) -> Markup:

@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Mapping
+from itertools import count
 
 from jaxformer.io.html_elements import Markup, tag, together
 from jaxformer.parity.report.charts import HEIGHT, LEFT, RIGHT, WIDTH, LinearAxis, LogAxis, curve, number, svg
 
 MOST_POINTS = 240
 """Maximum number of points of a curve; of longer series, points at even distances are drawn."""
+MOST_TICKS = 6
+"""Maximum number of labels of the steps."""
 DECADES = 2.0
 """Ratio of the largest to the smallest value, in powers of ten, from which the axis is logarithmic."""
 Curve = Mapping[int, float]
@@ -32,10 +35,17 @@ def overlay(label: str, curves: Mapping[str, Curve], marked: int | None = None) 
         axis.grid(WIDTH),
         *(curve(kind, [*map(x, each)], [*each.values()], axis) for kind, each in drawn.items()),
         Markup() if marked is None else step_mark(x(marked), marked),
-        together(*(number(x(step), step) for step in sorted({steps[0], steps[len(steps) // 2], steps[-1]}))),
+        together(*(number(x(step), step) for step in ticks(steps[0], steps[-1]))),
         width=WIDTH,
         label=label,
     )
+
+
+def ticks(first: int, last: int) -> range:
+    """Return at most MOST_TICKS round numbers at even distances between two steps."""
+    sizes = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    size = next(each for each in sizes if (last - first) // each < MOST_TICKS)
+    return range(-(-first // size) * size, last + 1, size)
 
 
 def step_mark(x: float, step: int) -> Markup:

@@ -36,6 +36,10 @@ HINTS = (
         "an id or a position lies after a table's last row: give smaller ids (on the command line --vocab), or shorter "
         "inputs (--length)",
     ),
+    (
+        ["TypeError", "missing", "required positional argument"],
+        "it takes more inputs than it was given: return them all as a tuple (on the command line --inputs module:function)",
+    ),
     (["Reverse-mode differentiation does not work"], "or leave out the checks of gradients"),
     (["int32", "int64"], "the run in float64 has JAX's x64 on, in which integers are int64 unless told their type: tell yours"),
     (

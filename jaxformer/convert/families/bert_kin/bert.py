@@ -200,7 +200,11 @@ _DISTILBERT_TASKS = {
     "masked_lm": Task(
         models=("DistilBertForMaskedLM",),
         starts=("vocab_",),
-        names={"head.dense": "vocab_transform", "head.norm": "vocab_layer_norm", "head.bias": "vocab_projector.bias"},
+        names={
+            "head.transform.dense": "vocab_transform",
+            "head.transform.norm": "vocab_layer_norm",
+            "head.bias": "vocab_projector.bias",
+        },
         tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
         keys=TIED,
     ),

@@ -16,8 +16,8 @@ def bert_tasks(name: str, prefix: str) -> dict[str, Task]:
             models=(f"{name}ForMaskedLM", f"{name}ForPreTraining"),
             starts=("cls.predictions.",),
             names={
-                "head.dense": "cls.predictions.transform.dense",
-                "head.norm": "cls.predictions.transform.LayerNorm",
+                "head.transform.dense": "cls.predictions.transform.dense",
+                "head.transform.norm": "cls.predictions.transform.LayerNorm",
                 "head.bias": "cls.predictions.bias",
             },
             tied={
@@ -49,7 +49,11 @@ def roberta_tasks(name: str, prefix: str = "roberta.") -> dict[str, Task]:
         "masked_lm": Task(
             models=(f"{name}ForMaskedLM",),
             starts=("lm_head.",),
-            names={"head.dense": "lm_head.dense", "head.norm": "lm_head.layer_norm", "head.bias": "lm_head.bias"},
+            names={
+                "head.transform.dense": "lm_head.dense",
+                "head.transform.norm": "lm_head.layer_norm",
+                "head.bias": "lm_head.bias",
+            },
             tied={
                 "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
                 "lm_head.decoder.bias": "lm_head.bias",

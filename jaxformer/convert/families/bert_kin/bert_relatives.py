@@ -95,8 +95,8 @@ ELECTRA_TYPE = replace(
             models=("ElectraForMaskedLM",),
             starts=("generator_",),
             names={
-                "head.dense": "generator_predictions.dense",
-                "head.norm": "generator_predictions.LayerNorm",
+                "head.transform.dense": "generator_predictions.dense",
+                "head.transform.norm": "generator_predictions.LayerNorm",
                 "head.bias": "generator_lm_head.bias",
             },
             tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
@@ -228,8 +228,8 @@ ALBERT_TYPE = replace(
             models=("AlbertForMaskedLM", "AlbertForPreTraining"),
             starts=("predictions.",),
             names={
-                "head.dense": "predictions.dense",
-                "head.norm": "predictions.LayerNorm",
+                "head.transform.dense": "predictions.dense",
+                "head.transform.norm": "predictions.LayerNorm",
                 "head.bias": "predictions.bias",
             },
             tied={

@@ -56,7 +56,7 @@ NOMIC_MEMORY = Family(
 """Family of the same model in the memory of transformers 5."""
 
 _TASKS = {task: it for task, it in bert_tasks("NomicBert", "nomic_bert.").items() if task != "question_answering"}
-_HEAD = {"head.norm": "cls.predictions.transform.layer_norm"}
+_HEAD = {"head.transform.norm": "cls.predictions.transform.layer_norm"}
 
 
 def _derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:

@@ -161,12 +161,16 @@ DEIT_TYPE = replace(
 )
 
 _DINO_NAMES = {"norm": "layernorm", "attention_norm": "norm1", "feed_forward_norm": "norm2"}
-_SCALES = {"attention_layer_scale.scale": "layer_scale1.lambda1", "feed_forward_layer_scale.scale": "layer_scale2.lambda1"}
+SCALE_RULES = tuple(
+    Rule(f"{part}_layer_scale.scale", f"layer_scale{number}.lambda1")
+    for number, part in ((1, "attention"), (2, "feed_forward"))
+)
+"""Rules of layer scale, which DINOv2 and DINOv3 share."""
 _DINO_RULES = (
     *IMAGE_RULES,
     Rule("mask_token.table", "mask_token"),
     Rule("register_tokens.table", "register_tokens", "1 t d -> t d"),
-    *(Rule(jax, torch) for jax, torch in _SCALES.items()),
+    *SCALE_RULES,
     *(rule for jax, torch in _DINO_NAMES.items() for rule in module_rules(jax, torch)),
 )
 _PLAIN = (*module_rules("feed_forward.up", "mlp.fc1"), *module_rules("feed_forward.down", "mlp.fc2"))

@@ -1,33 +1,45 @@
-"""Stack whose first layers are dense: their feed-forward layer is no mixture of experts (DeepSeek)."""
+"""Stack whose first layers are not as the others: without experts (DeepSeek), or a norm before attention (ModernBERT)."""
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxformer.config.dense_layers import dense_blocks, sparse_blocks
-from jaxformer.config.models import GPTConfig
+from jaxformer.config.first_layers import first_blocks, other_blocks
+from jaxformer.config.models import EncoderConfig, GPTConfig
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.stack import Stack
 
 
-class DenseFirstStack(nnx.Module):
-    """Two stacks, one after the other: dense layers, and layers with experts; `stack[i]` is layer i of both."""
+class TwoStacks(nnx.Module):
+    """Two stacks, one after the other: the first layers, and the rest; `stack[i]` is layer i of both."""
 
-    def __init__(self, config: GPTConfig, *, causal: bool = False):
+    def __init__(self, config: GPTConfig | EncoderConfig, *, causal: bool = False):
         self.n_layers = config.n_layers
-        self.dense = Stack(dense_blocks(config), causal=causal)
-        self.sparse = Stack(sparse_blocks(config), causal=causal)
+        self.first = Stack(first_blocks(config), causal=causal, attention_norm=config.first_attention_norm)
+        self.rest = Stack(other_blocks(config), causal=causal)
 
     def __getitem__(self, i: int) -> Block:
         if not -self.n_layers <= i < self.n_layers:
             raise IndexError(f"layer {i} of a stack of {self.n_layers}")
-        i = i % self.n_layers - len(self.dense)
-        return self.sparse[i] if i >= 0 else self.dense[i]
+        i = i % self.n_layers - len(self.first)
+        return self.rest[i] if i >= 0 else self.first[i]
 
     def __len__(self) -> int:
         return self.n_layers
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Apply every layer."""
+        return self.extend(x, None, mask, key, bias=bias, positions=positions)[0]
 
     def extend(
         self,
@@ -42,9 +54,9 @@ class DenseFirstStack(nnx.Module):
         """Apply every layer; return the output and the cache with x in it."""
         keys, first, last = split_key(key, 2), None, None
         if cache is not None:
-            first, last = cache.split(len(self.dense))
-        x, first = self.dense.extend(x, first, mask, key=keys[0], bias=bias, positions=positions)
-        x, last = self.sparse.extend(x, last, mask, key=keys[1], bias=bias, positions=positions)
+            first, last = cache.split(len(self.first))
+        x, first = self.first.extend(x, first, mask, key=keys[0], bias=bias, positions=positions)
+        x, last = self.rest.extend(x, last, mask, key=keys[1], bias=bias, positions=positions)
         return x, None if first is None or last is None else first.join(last)
 
     def weights(
@@ -56,9 +68,9 @@ class DenseFirstStack(nnx.Module):
         positions: Int[Array, "#B T"] | None = None,
     ) -> AttentionWeights:
         """Return the attention weights of every layer."""
-        first = self.dense.weights(x, mask, bias=bias, positions=positions)
-        x = self.dense(x, mask, bias=bias, positions=positions)
-        last = self.sparse.weights(x, mask, bias=bias, positions=positions)
+        first = self.first.weights(x, mask, bias=bias, positions=positions)
+        x = self.first(x, mask, bias=bias, positions=positions)
+        last = self.rest.weights(x, mask, bias=bias, positions=positions)
         return AttentionWeights(jnp.concatenate([first.own, last.own]), None)
 
     def hidden_states(
@@ -70,8 +82,8 @@ class DenseFirstStack(nnx.Module):
         positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "_ B T D"]:
         """Return x and the output of every layer, L + 1 in all."""
-        first = self.dense.hidden_states(x, mask, bias=bias, positions=positions)
-        return jnp.concatenate([first[:-1], self.sparse.hidden_states(first[-1], mask, bias=bias, positions=positions)])
+        first = self.first.hidden_states(x, mask, bias=bias, positions=positions)
+        return jnp.concatenate([first[:-1], self.rest.hidden_states(first[-1], mask, bias=bias, positions=positions)])
 
     def routed(
         self,
@@ -84,10 +96,12 @@ class DenseFirstStack(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], Float[Array, "_ B T E"]]:
         """Apply every layer; return the router logits of the layers that have them too."""
         keys = split_key(key, 2)
-        x = self.dense(x, mask, key=keys[0], bias=bias, positions=positions)
-        return self.sparse.routed(x, mask, keys[1], bias=bias, positions=positions)
+        x = self.first(x, mask, key=keys[0], bias=bias, positions=positions)
+        return self.rest.routed(x, mask, keys[1], bias=bias, positions=positions)
 
 
-def make_stack(config: GPTConfig, *, causal: bool = False) -> Stack | DenseFirstStack:
-    """Build the stack of a decoder."""
-    return (DenseFirstStack if config.dense_layers else Stack)(config, causal=causal)
+def make_stack(config: GPTConfig | EncoderConfig, *, causal: bool = False) -> Stack | TwoStacks:
+    """Build the stack of a decoder, or of an encoder."""
+    if 0 < config.first_layers < config.n_layers:
+        return TwoStacks(config, causal=causal)
+    return Stack(config, causal=causal, attention_norm=config.first_attention_norm)

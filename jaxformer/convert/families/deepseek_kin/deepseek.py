@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from jaxformer.config.dense_layers import DenseLayersConfig
 from jaxformer.config.experts import ExpertsConfig
+from jaxformer.config.first_layers import DenseLayersConfig
 from jaxformer.config.models import GPTConfig
 from jaxformer.convert.axes import Part
 from jaxformer.convert.decoder_keys import rope_keys
 from jaxformer.convert.families.llama import FIXED, KEYS, LLAMA_TYPE, NAMES, rotary
 from jaxformer.convert.families.mixtures import EACH, MIXTRAL, PACKED, expert_rules
-from jaxformer.convert.family import Family, Rule, module_rules
+from jaxformer.convert.family import Family, Rule, module_rules, stacks_below
 from jaxformer.convert.model_type import ACTIVATIONS, Field, Key, Only
 from jaxformer.errors import ConfigError
 
@@ -48,14 +48,8 @@ IN_MEMORY = (
     Rule("feed_forward.experts.up.kernel", "mlp.experts.gate_up_proj", PACKED, Part(1, 2)),
     Rule("feed_forward.experts.down.kernel", "mlp.experts.down_proj", EACH),
 )
-STACKS = {
-    "stack.blocks.": "model.layers.{layer}.",
-    "stack.dense.blocks.": "model.layers.{layer}.",
-    "stack.sparse.blocks.": "model.layers.{later}.",
-}
-"""Starts of the names of models without dense layers in front, and of both stacks of those that have them."""
 
-DEEPSEEK_V3 = replace(MIXTRAL, name="deepseek_v3", stacks=STACKS, rules=(*ROUTER, *IN_FILES, *LATENTS))
+DEEPSEEK_V3 = replace(MIXTRAL, name="deepseek_v3", stacks=stacks_below("model.layers."), rules=(*ROUTER, *IN_FILES, *LATENTS))
 """Family for Llama's configuration with `kv_latent`, `head_dim`, `rotary_dim`, and as in the model `query_latent`, `value_dim`,
 `n_experts`, `shared_d_ff`, `router="sigmoid"`, `router_correction=True`, `expert_groups` and `dense_layers`."""
 DEEPSEEK_V2 = replace(DEEPSEEK_V3, name="deepseek_v2")
@@ -108,6 +102,13 @@ PREDICTED = frozenset(["num_nextn_predict_layers", "num_mtp_layers"])
 """Numbers of modules that predict more tokens at once, behind the last layer."""
 
 
+def check_code(found: dict[str, Any], own: Collection[str]) -> None:
+    """Take `code` out of `found`; raise ConfigError if it is of other files than a type's own, for the same model."""
+    files = {str(it).rpartition("--")[2].partition(".")[0] for it in (found.pop("code", None) or {}).values()}
+    if files - {*own}:
+        raise ConfigError(f"auto_map names code in {', '.join(sorted(files))}, which would not run; take it out if it need not")
+
+
 def read_latents(found: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
     """Set the width of heads, rotary positions, and the scale of scores, by which YaRN changes them."""
     if (heads := found.pop("key_heads")) not in (None, found["n_heads"]):
@@ -139,9 +140,7 @@ def latent_keys(config: GPTConfig) -> dict[str, Any]:
 
 def read_experts(found: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
     """Set the width of the shared expert and the number of dense layers; where all are dense, there are no experts."""
-    files = {str(it).rpartition("--")[2].partition(".")[0] for it in (found.pop("code", None) or {}).values()}
-    if files - {*OWN_CODE}:
-        raise ConfigError(f"auto_map names code in {', '.join(sorted(files))}, which would not run; take it out if it need not")
+    check_code(found, OWN_CODE)
     found |= {"shared_d_ff": (found.pop("shared_experts") or 0) * found["d_ff"]}
     found |= {name: found[name] or 1 for name in ("expert_groups", "groups_per_token")}
     if found["expert_groups"] == 1:

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxformer.config.models import GPTConfig
 from jaxformer.convert.decoder_keys import PART, read_layers, rope_keys
-from jaxformer.convert.families.deepseek import (
+from jaxformer.convert.families.deepseek_kin.deepseek import (
     DEEPSEEK_V3,
     DEEPSEEK_V3_TYPE,
     EXPERTS,
@@ -119,10 +119,10 @@ YOUTU_TYPE = replace(
 
 def _glm(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Set the width of heads, which need not divide that of the model."""
-    return _mixed(rotary(found | {"head_dim": found["head_dim"] or found["d_model"] // found["n_heads"]}))
+    return read_mixed(rotary(found | {"head_dim": found["head_dim"] or found["d_model"] // found["n_heads"]}))
 
 
-def _mixed(found: dict[str, Any]) -> dict[str, Any]:
+def read_mixed(found: dict[str, Any]) -> dict[str, Any]:
     """Set the experts of a type that is no other one without them."""
     if found["dense_layers"] >= found["n_layers"]:
         raise ConfigError(
@@ -173,7 +173,7 @@ def _dots(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     first, types = found.pop("max_window_layers"), found.pop("layer_types")
     near = [found["window"] is not None and i >= first for i in range(found["n_layers"])]
     types = types or ["sliding_attention" if it else "full_attention" for it in near]
-    return _mixed(rotary(found | read_layers(types, found)))
+    return read_mixed(rotary(found | read_layers(types, found)))
 
 
 def _dots_keys(config: GPTConfig) -> dict[str, Any]:
