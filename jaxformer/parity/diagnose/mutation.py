@@ -20,9 +20,9 @@ Its fields are `{0}`, `{1}` for the targets or `{targets}` for all of them, `{va
 the mutation's arguments by their names. Instead of one template: a mapping of templates by the value of the argument `how`, or
 a function from the arguments and `value` to a template.
 """
-DELETES, USUAL, REPEATS = 0, 1, 2
-"""Costs of changes: something is missing, any other change, something is done twice or is added. Of candidates that explain as
-much, the cheapest comes first."""
+DELETES, USUAL, REPEATS, GIVEN = 0, 1, 2, 3
+"""Costs of changes: something is missing, any other change, something is done twice or is added, what is given is another. Of
+candidates that explain as much, the cheapest comes first."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from jaxformer.parity.diagnose import mutation
 from jaxformer.parity.diagnose.attention_cores import FUSED
 from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.diagnose.mask_senses import Mask, kept_keys, mask_of
@@ -28,7 +29,7 @@ def makes(args: dict[str, Any]) -> str:
     return "does not mask in {0}" if args.get("none") else MAKES
 
 
-GIVEN = Change("masks.given", said, GIVES), Change("masks.given_left_out", said, GIVES, cost=DELETES)
+GIVEN = Change("masks.given", said, GIVES, cost=mutation.GIVEN), Change("masks.given_left_out", said, GIVES, cost=DELETES)
 MADE = Change("masks.made", said, makes), Change("masks.made_left_out", said, makes, cost=DELETES)
 ALONE = Change("masks.alone", "has 0 and -inf there alone: the bias is left out", "adds a bias and a mask in {0}")
 BEHIND = Change("masks.behind", "sets weights to 0 after the softmax", "masks scores before the softmax by {0}")
@@ -38,19 +39,20 @@ SINK = Change("masks.sink", "leaves out the last column, the sink")
 def proposals(replay: Replay) -> Iterator[Proposal]:
     """Mutations of each distinct mask, where it appears first; then of masks that are added with a bias, of attention without
     a mask or with its kernel's, and of masks before the softmax."""
-    seen: list[torch.Tensor] = []
-    for i, array in enumerate(arrays_in(replay.arguments)):
-        if is_new_mask(array, seen):
-            own: dict[str, Any] = {"unseen": True} if is_unseen(replay, array) else {}
-            for change, args, mask in otherwise(mask_of(array, replay.operations), masks_instead, GIVEN):
-                yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, **own)
+    given: list[torch.Tensor] = []
+    inputs = [(i, array) for i, array in enumerate(arrays_in(replay.arguments)) if is_new_mask(array, given)]
+    made: list[torch.Tensor] = []
     for op in replay.operations:
-        if is_new_mask(op.output, seen):
+        if is_new_mask(op.output, made) and not passes_on(op, given):
             for change, args, mask in otherwise(mask_of(op.output, replay.operations), masks_instead, MADE):
                 yield op.instead(change, partial(constant, mask), **args)
         elif is_of_keys(op.output):
             for change, args, mask in otherwise(mask_of(op.output, replay.operations), exchanged, MADE):
                 yield op.instead(change, partial(constant, mask), **args)
+    for i, array in inputs:
+        own: dict[str, Any] = {"unseen": True} if is_unseen(replay, array) else {}
+        for change, args, mask in otherwise(mask_of(array, replay.operations), masks_instead, GIVEN):
+            yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, **own)
     yield from (op.instead(ALONE, mask_alone) for op in replay.operations if adds_more(op.output))
     for op in replay.operations:
         yield from within(op)
@@ -162,6 +164,15 @@ def is_new_mask(array: Any, seen: list[torch.Tensor]) -> bool:
         return False
     seen.append(keys)
     return True
+
+
+def passes_on(op: Op, given: list[torch.Tensor]) -> bool:
+    """True if an operation reads a given mask, and hides the same keys: a mask of the code's own may hide them too."""
+
+    def is_given(array: Any) -> bool:
+        return isinstance(array, torch.Tensor) and any(same(kept_keys(array).squeeze(), keys) for keys in given)
+
+    return is_given(op.output) and any(is_given(array) for array in (*op.args, *op.kwargs.values()))
 
 
 def is_of_keys(array: Any) -> bool:
