@@ -214,12 +214,14 @@ class ReportData:
         return [*wrong, Finding("gradient", "max/rms", backward.peak, peak)]
 
     def reason(self, module: Module) -> str:
-        """Return a diverging module's cause, with the array where the cause is of that alone; without a cause, its findings."""
+        """Return a diverging module's cause, with its array where that is in another order; without a cause, its findings."""
         hint = " (float32's size: does a side hold a constant in float32, as torch does its buffers?)" if module.float32 else ""
         looks = f" ({module.looks})" if module.looks else ""
-        told_of_array = any(Target(module.what) in cause.targets for cause in module.causes[:1])
-        place = f"{module.what.replace(f'input of {module.jax}.', 'input of ')}: " if told_of_array else ""
-        return f"{place}{module.cause}" if module.cause else "; ".join(map(str, self.findings(module))) + hint + looks
+        if module.cause:
+            in_order = any(each.operator == "order" and Target(module.what) in each.targets for each in module.causes[:1])
+            place = module.what.replace(f"input of {module.jax}.", "input of ")
+            return f"{place}: {module.cause}" if in_order else module.cause
+        return "; ".join(map(str, self.findings(module))) + hint + looks
 
     @property
     def status(self) -> Status:
