@@ -29,9 +29,6 @@ UNNAMED = (
     "attention.soft_cap",
     "attention.end_id",
     "arrays.layer_order",
-    "arrays.cumsum_dtype",
-    "arrays.descending_sort",
-    "arrays.slice_clamps",
     "training.zero_gradient",
     "training.detach",
 )
