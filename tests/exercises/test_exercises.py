@@ -36,7 +36,7 @@ CAUSES = (
     "tanh(q @ k.mT * SCALE / CAP)` (original.py:29); jax leaves it out",
     "jax rotates 8",
     "jax multiplies the scores by 0.353553391 = 1/sqrt(8) more",
-    "torch applies the mask that it is given; jax does not apply it",
+    "torch applies the mask of `~seen` (original.py:25); jax does not apply it",
     "jax uses `scale[..., None] * outputs`",
     "jax pads as 'SAME' does",
     "jax ends each window where the next one begins",

@@ -195,7 +195,8 @@ SEQUENCE_TO_SEQUENCE = [
             patch(embeddings.InputEmbedding, __call__=norm_before_position),
             "embed|source_embed",
             "sum.factors 'position=0, 1' & sum.factors 'position=1, 0' 'at=input of *.norm'"
-            " | sum.factors 'position=0, 1' & operations.operand_alone ordinal=first 'at=`x + self.position*'",
+            " | sum.factors 'position=0, 1' & operations.operand_alone ordinal=first 'at=`x + self.position*'"
+            " | parameters.choice was=False other=True at=last",
         ),
         "the source's embedding norm for the target": (
             read_as("embed.norm.scale", "source_embed.norm.scale"),
