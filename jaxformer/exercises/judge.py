@@ -80,7 +80,8 @@ def differs(exercise: Exercise, folder: Path) -> str:
     """
     file = folder / PORT
     if not file.is_file():
-        raise InputError(f"{file} is not there; `jaxformer exercise` with the number writes it")
+        begin = "`jaxformer exercise` with the number begins it"
+        raise InputError(f"{file} is not there; {begin}, anew if you move {folder} away")
     with tempfile.TemporaryDirectory() as held:
         found, given = Path(held) / "found.npz", io.BytesIO()
         command = [sys.executable, "-P", "-m", "jaxformer.exercises.apart", str(file), str(found)]
