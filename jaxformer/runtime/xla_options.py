@@ -25,8 +25,8 @@ PRODUCTS_ALONE: Options = {YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 NO_YNNPACK: Options = {YNNPACK: ""}
 """Options without YNNPACK: with it, the error of a float32 product over rows of 4,096 is three times as large."""
 LASTING_BARRIERS: Options = {"xla_disable_hlo_passes": "cse_barrier_expander"}
-"""Option under which a CPU's programs keep their optimization barriers to the end. Without it the compiler of jaxlib 0.10 merges
-what `jax.checkpoint` computes again with the first value, which it then holds until the backward pass."""
+"""Option under which a CPU's programs keep their optimization barriers to the end. Without it, the compiler of jaxlib 0.10
+merges what `jax.checkpoint` computes again with the first value, which it then holds until the backward pass."""
 NEWEST_TRIED = (0, 12, 0, 1)
 """Newest jaxlib on which every fault was tried."""
 IN_FLAGS = "--xla_cpu_experimental_ynn_fusion_type=-reduce"
