@@ -10,12 +10,16 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.nn.precision import wide_dtype
+from jaxformer.parallel.mesh import traced_for
 from jaxformer.pytree import layer_shapes, map_named
 from jaxformer.training.schedules import Schedule, make_schedule
 from jaxformer.validation.inputs import check_config
 
 CLIP_EPSILON = 1e-6
 """Epsilon of torch.nn.utils.clip_grad_norm_, which divides by norm + 1e-6."""
+CHUNK = 2**15
+"""Numbers whose squares are summed at once: a chunk that a processor's cache holds."""
 
 Which = Callable[[str, tuple[int, ...]], bool]
 """Function which(name, shape): True if a parameter is selected; the shape is without the layer axis."""
@@ -51,8 +55,29 @@ def gradient_norm(gradient: PyTree) -> Float[Array, ""]:
     total = jnp.zeros(())
     for leaf in jax.tree.leaves(gradient):
         leaf, total = jax.lax.optimization_barrier((leaf, total))
-        total = total + jnp.square(jnp.abs(leaf)).sum()
+        total = total + sum_of_squares(leaf)
     return jnp.sqrt(total)
+
+
+def sum_of_squares(x: Float[Array, "..."]) -> Float[Array, ""]:
+    """Sum the squares of all numbers, on a CPU chunk by chunk: whole, XLA writes them first, and takes four times as long."""
+    if x.size <= CHUNK or traced_for() is not None:  # on a mesh, chunks would be gathered on every device
+        return jnp.square(x).sum()
+    return jax.lax.platform_dependent(x, cpu=chunked_sum_of_squares, default=lambda x: jnp.square(x).sum())
+
+
+def chunked_sum_of_squares(x: Float[Array, "..."]) -> Float[Array, ""]:
+    """Sum the squares of CHUNK numbers at a time, each chunk's by a product with itself."""
+    flat, wide = x.reshape(-1), wide_dtype(x.dtype)
+    chunks = flat.size // CHUNK
+
+    def squares(part: Float[Array, " n"]) -> Float[Array, ""]:
+        return jnp.vdot(part, part, preferred_element_type=wide)
+
+    def add(i: Int[Array, ""], total: Float[Array, ""]) -> Float[Array, ""]:
+        return total + squares(jax.lax.dynamic_slice(flat, (i * CHUNK,), (CHUNK,)))
+
+    return jax.lax.fori_loop(0, chunks, add, squares(flat[chunks * CHUNK :])).astype(x.dtype)
 
 
 def clip(max_norm: float) -> optax.GradientTransformationExtraArgs:

@@ -20,7 +20,8 @@ from jaxformer.parity.numerics.metrics import UNIT_ROUNDOFF, difference
 from jaxformer.parity.probe import excite
 from jaxformer.parity.training.step_comparison import ONE_STEP
 from jaxformer.pytree import named_leaves
-from jaxformer.training.optimizers import bias_correction, chosen, is_matrix, make_optimizer, scale_by_adam
+from jaxformer.training import optimizers
+from jaxformer.training.optimizers import bias_correction, chosen, gradient_norm, is_matrix, make_optimizer, scale_by_adam
 from jaxformer.training.step import train_state, train_step
 from torch_ref.models import GPT as TORCH_GPT
 from torch_ref.training.optimizers import clip_
@@ -66,6 +67,16 @@ def test_three_updates_and_the_moments(config, float64):
             for tree, key in ((adam.mu, "exp_avg"), (adam.nu, "exp_avg_sq")):
                 found, reference = to_torch(tree, TWIN)[name], theirs.state[parameter][key].numpy()
                 assert difference(name, found, reference).peak <= 1e-13, name
+
+
+@pytest.mark.parametrize("chunk", [5, 8, 10, 2**15])
+def test_a_norm_in_chunks_is_torchs(chunk, float64, monkeypatch):
+    """Chunks that divide the 40 numbers of a leaf or do not, in an array of one chunk, and beside one of fewer numbers."""
+    monkeypatch.setattr(optimizers, "CHUNK", chunk)
+    leaves = [np.random.default_rng(i).standard_normal(shape) for i, shape in enumerate([(2, 4, 5), (8,), ()])]
+    found = jax.jit(lambda gradient: gradient_norm(gradient))([jnp.asarray(leaf) for leaf in leaves])
+    wanted = torch.nn.utils.get_total_norm([torch.from_numpy(np.asarray(leaf)) for leaf in leaves])
+    assert float(found) == pytest.approx(float(wanted), rel=1e-15)
 
 
 @pytest.mark.parametrize("beta", [0.999, 0.98, 0.9, 0.0])

@@ -16,7 +16,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.models import GPT, abstract
 from jaxformer.parity.trace.transformations import nothing_rematerialised
 from jaxformer.runtime.jit import jit
-from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.optimizers import gradient_norm, make_optimizer
 from jaxformer.training.step import train_state, train_step
 from tests.tiny import quick_key
 
@@ -79,9 +79,9 @@ def test_a_comparison_sees_what_is_recomputed(newer):
     assert not re.search(r"remat|checkpoint", opened, re.IGNORECASE)
 
 
-def bytes_beside(step, *given):
+def bytes_beside(step, *given, donated=0):
     """Bytes that a training program takes beside its arguments and its result."""
-    memory = jit(step, work="small", donate_argnums=0).lower(*given).compile().memory_analysis()
+    memory = jit(step, work="small", donate_argnums=donated).lower(*given).compile().memory_analysis()
     assert memory is not None
     return memory.temp_size_in_bytes
 
@@ -109,3 +109,8 @@ def test_a_step_updates_weights_and_moments_in_place():
 
     weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(model))
     assert bytes_beside(many, state, ids) < 2 * weights, "the gradient, and no copies of the moments"
+
+
+def test_a_norm_writes_no_squares():
+    leaf = jax.ShapeDtypeStruct((4, 300, 300), jnp.float32)
+    assert bytes_beside(gradient_norm, [leaf], donated=()) < leaf.size
