@@ -261,7 +261,7 @@ class Tokenizer:
                 place, character = next((i, character) for i, character in enumerate(text) if character in unknown)
                 raise InputError(
                     f"{name}: character {character!r} (position {place}) is not in this model's vocabulary of "
-                    f"{self.vocab_size} characters"
+                    f"{self.vocab_size} characters, {self.alphabet!r:.100}"
                 )
 
 

@@ -17,7 +17,7 @@ def said(call, *arguments, **options):
 
 def test_unknown_character():
     tokenizer = Tokenizer.characters("naive")
-    wanted = "character 'ï' (position 2) is not in this model's vocabulary of 5 characters"
+    wanted = "character 'ï' (position 2) is not in this model's vocabulary of 5 characters, 'aeinv'"
     assert said(tokenizer.encode, "naïve", name="prompt") == f"prompt: {wanted}"
     assert said(tokenizer.encode_all, ["nave", "naïve"]) == f"texts[1]: {wanted}"
     assert said(tokenizer.batch, ["nave"], ["naïve"]) == f"pairs[0]: {wanted}"
