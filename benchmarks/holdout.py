@@ -7,8 +7,9 @@ or a line, or exchanges two arguments. Only changes count with which the port ru
 
 Each outcome has three parts: if the comparison is DIFFERENT; if it names a module whose class has the change, or one that such
 a module makes; and if the cause is right. A cause is right if the same mutation of torch's code explains the port on other
-weights and inputs too, since a chance fit does not repeat. For work on the engine, use one seed; the other seeds measure it,
-and nothing is tuned on them.
+weights and inputs too, since a chance fit does not repeat. A change that names layers in another way makes the port draw new
+weights, which is no fault of a module's code: where the comparison finds these alone, it is counted apart. For work on the
+engine, use one seed; the other seeds measure it, and nothing is tuned on them.
 """
 
 import ast
@@ -79,6 +80,8 @@ class Outcome:
     noticed: bool = False
     passed: bool = False
     """True if the comparison says equal; one that is not noticed else could not be made, and says why."""
+    drawn: bool = False
+    """True if the change names layers in another way, so that the port draws new weights for them, and these alone differ."""
     module: bool = False
     innocent: bool = False
     cause: str = ""
@@ -88,7 +91,8 @@ class Outcome:
     failed: str = ""
 
     def __str__(self) -> str:
-        marks = ["noticed" if self.noticed else "NOT NOTICED", "module" if self.module else "MODULE", f"cause {self.cause}"]
+        module = "weights alone" if self.drawn else "module" if self.module else "MODULE"
+        marks = ["noticed" if self.noticed else "NOT NOTICED", module, f"cause {self.cause}"]
         what = f"{self.kind.name} {self.change.where}:{self.change.line} {self.change.before!r} -> {self.change.after!r}"
         return f"{self.seconds:5.1f} s  {', '.join(marks):40} {what}\n{'':10}{self.says}"
 
@@ -105,16 +109,17 @@ def main(arguments: list[str]) -> None:
         if is_live(kind, change):
             found.append(judged(kind, change))
             print(found[-1], flush=True)
-    named = [each for each in found if each.cause != "none"]
-    for says, count in {
-        "noticed": sum(each.noticed for each in found),
-        "passed as equal": sum(each.passed for each in found),
-        "module right": sum(each.module for each in found),
-        "innocents accused": sum(each.innocent for each in found),
-        "cause right": sum(each.cause == "right" for each in found),
-        "cause false": sum(each.cause == "false" for each in named),
-    }.items():
-        print(f"{says:18} {count:4} of {len(found)} ({count / len(found):.0%})")
+    in_code = [each for each in found if not each.drawn]
+    for says, count, of in (
+        ("noticed", sum(each.noticed for each in found), found),
+        ("passed as equal", sum(each.passed for each in found), found),
+        ("weights alone", len(found) - len(in_code), found),
+        ("module right", sum(each.module for each in in_code), in_code),
+        ("innocents accused", sum(each.innocent for each in in_code), in_code),
+        ("cause right", sum(each.cause == "right" for each in in_code), in_code),
+        ("cause false", sum(each.cause == "false" for each in in_code), in_code),
+    ):
+        print(f"{says:18} {count:4} of {len(of)} ({count / max(len(of), 1):.0%})")
     print(f"{'seconds each':18} {np.mean([each.seconds for each in found]):4.1f}")
 
 
@@ -207,6 +212,7 @@ def judged(kind: Kind, change: Change) -> Outcome:
         for module in first.diverging
     ]
     outcome.module, outcome.innocent = any(guilty), not all(guilty)
+    outcome.drawn = not guilty and {stage.name for stage in first.stages if stage.status == "different"} == {"weights"}
     outcome.cause = cause_of(first, second)
     return outcome
 
