@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from jaxformer.parity.diagnose.computes import Compute
 from jaxformer.parity.numerics.metrics import HUGE
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -113,10 +114,6 @@ def check(x: torch.Tensor, sizes: torch.Tensor, states: Any, weights: Sequence[t
         raise ValueError(f"{[tuple(state.shape) for state in first]} are no states of {layers} layers and {rows} rows")
     if (x.shape[1], first[0].shape[2]) != (weights[0].shape[1], weights[1].shape[1]):
         raise ValueError(f"{x.shape[1]} inputs and {first[0].shape[2]} units are not what the weights have")
-
-
-Compute = Callable[..., Any]
-"""Function `compute(function, args, kwargs, number)` that returns the output of an operation in its run of this number."""
 
 
 def of_reals(x: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
-from jaxformer.parity.diagnose.mutation import REPEATS, ByRow, Proposal
+from jaxformer.parity.diagnose.mutation import REPEATS, Proposal
 from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.diagnose.operators import arguments, operations, parameters
 from jaxformer.parity.diagnose.operators.training import is_certain
@@ -165,10 +165,6 @@ class Search:
         return [each for proposal in (*rivals, *numbers) if (each := self._tried(proposal, found))]
 
     def _tried(self, proposal: Proposal, found: list[Candidate]) -> Candidate | None:
-        if proposal.by_row:
-            if not (chosen := self._chosen(proposal, proposal.by_row)):
-                return None
-            proposal = chosen
         if not (fits := self._fitted(proposal)) or not is_certain(self.replay, fits[0], solved=proposal.free is not None):
             return None
         fixed, residual = fits
@@ -199,16 +195,6 @@ class Search:
             own = proposal.mutation
             alike = (each for each in those if each.mutation.place == own.place and each.mutation != own)
             yield from (each for each in alike if not each.free)
-
-    def _chosen(self, proposal: Proposal, by_row: ByRow) -> Proposal | None:
-        """Choose an alternative for each row of jax's array; None if no alternative gives some row."""
-        arrays = [self.array(replace(proposal, edits=way)) for way in by_row.ways]
-        alike = [(i, array) for i, array in enumerate(arrays) if array is not None and array.shape == self.jax.shape]
-        fits = [[i for i, array in alike if off(array[n], row) <= self.limit] for n, row in enumerate(self.jax)]
-        if not all(fits):
-            return None
-        first, last = (by_row.chosen(tuple(ways[at] for ways in fits)) for at in (0, -1))
-        return first if first.mutation == last.mutation else replace(first, near=(last.edits,))
 
     def _fitted(self, proposal: Proposal) -> tuple[Proposal, float] | None:
         """Solve for the free parameter, if any; return the proposal with its number and its residual, or None if it does not

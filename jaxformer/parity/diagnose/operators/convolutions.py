@@ -10,9 +10,10 @@ import torch
 from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.computes import Compute
 from jaxformer.parity.diagnose.functions import spread
 from jaxformer.parity.diagnose.mutation import Change, Proposal
-from jaxformer.parity.diagnose.trace import Compute, Op
+from jaxformer.parity.diagnose.trace import Op
 
 MODES = ("constant", "reflect", "replicate", "circular")
 SPREAD = {"stride": 1, "padding": 0, "dilation": 1}

@@ -10,6 +10,7 @@ import torch
 from jaxformer.parity.diagnose import mutation
 from jaxformer.parity.diagnose.attention_cores import FUSED
 from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.computes import behind, gives, operand, with_operand
 from jaxformer.parity.diagnose.mask_senses import Mask, kept_keys, mask_of
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Proposal, propose
 from jaxformer.parity.diagnose.other_masks import Others, exchanged, masks_instead, said, windows
@@ -43,17 +44,16 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     inputs = [(i, array) for i, array in enumerate(arrays_in(replay.arguments)) if is_new_mask(array, given)]
     made: list[torch.Tensor] = []
     for op in replay.operations:
-        if is_new_mask(op.output, made) and not passes_on(op, given):
-            for change, args, mask in otherwise(mask_of(op.output, replay.operations), masks_instead, MADE):
-                yield op.instead(change, partial(constant, mask), **args)
-        elif is_of_keys(op.output):
-            for change, args, mask in otherwise(mask_of(op.output, replay.operations), exchanged, MADE):
-                yield op.instead(change, partial(constant, mask), **args)
+        is_new = is_new_mask(op.output, made) and not passes_on(op, given)
+        if is_new or is_of_keys(op.output):
+            made_mask = mask_of(op.output, replay.operations)
+            for change, args, mask in otherwise(made_mask, masks_instead if is_new else exchanged, MADE):
+                yield op.instead(change, gives(mask), **args)
     for i, array in inputs:
         own: dict[str, Any] = {"unseen": True} if is_unseen(replay, array) else {}
         for change, args, mask in otherwise(mask_of(array, replay.operations), masks_instead, GIVEN):
             yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, **own)
-    yield from (op.instead(ALONE, mask_alone) for op in replay.operations if adds_more(op.output))
+    yield from (op.instead(ALONE, behind(mask_alone)) for op in replay.operations if adds_more(op.output))
     for op in replay.operations:
         yield from within(op)
     yield from behind_softmax([op for op in replay.operations if isinstance(op.output, torch.Tensor)])
@@ -95,7 +95,7 @@ def behind_softmax(operations: list[Op]) -> Iterator[Proposal]:
             if scores.shape != softmax.output.shape or not same(mask.output, softmax.args[0]):
                 continue
             if (hidden := (mask.output < LOW) & (scores > LOW)).any():
-                altered = {mask.place: lambda f, a, k, n: a[0], softmax.place: partial(weights_without, hidden)}
+                altered = {mask.place: operand(0), softmax.place: behind(without(hidden, 0.0))}
                 yield propose(BEHIND, (mask.target, softmax.target), partial(Rewrite, altered))
 
 
@@ -115,19 +115,14 @@ def within(op: Op) -> Iterator[Proposal]:
         rows, keys = op.output.shape[-2:]
         for how, first in (("causal", 0), *((("causal_last", keys - rows),) if keys > rows else ())):
             hidden = ~torch.ones(rows, keys, dtype=torch.bool).tril(first)
-            yield op.instead(MADE[0], partial(without_keys, hidden), how=how, empty="", none=True)
+            yield op.instead(MADE[0], with_operand(0, without(hidden, -torch.inf)), how=how, empty="", none=True)
         if rows == keys - 1:
-            yield op.instead(SINK, partial(without_keys, torch.arange(keys) == rows))
+            yield op.instead(SINK, with_operand(0, without(torch.arange(keys) == rows, -torch.inf)))
 
 
-def weights_without(hidden: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute weights, and set those of hidden keys to 0; the others stay as they are."""
-    return function(*args, **kwargs).masked_fill(hidden, 0.0)
-
-
-def without_keys(hidden: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute a softmax over the keys that are not hidden."""
-    return function(args[0].masked_fill(hidden, -torch.inf), *args[1:], **kwargs)
+def without(hidden: torch.Tensor, fill: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function that fills the scores or weights of hidden keys."""
+    return lambda x: x.masked_fill(hidden, fill)
 
 
 def under(mask: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
@@ -135,14 +130,8 @@ def under(mask: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> 
     return function(**(named(function, args, kwargs) | {"attn_mask": mask, "is_causal": False}))
 
 
-def constant(mask: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Return the mask, whatever the operation is given."""
-    return mask
-
-
-def mask_alone(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def mask_alone(array: torch.Tensor) -> torch.Tensor:
     """Compute a mask without its bias: 0 wherever a key is seen."""
-    array = function(*args, **kwargs)
     return torch.where(torch.from_numpy(np.asarray(fillers(array.numpy(), infinite=True))), array, 0.0)
 
 

@@ -3,19 +3,18 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from jaxformer.parity.diagnose.computes import with_operand
 from jaxformer.parity.diagnose.functions import RESHAPES
 from jaxformer.parity.diagnose.modules import held, path_of
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
 from jaxformer.parity.diagnose.numbers_and_orders import WAVES, first_wave
-from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.trace import Op, Rewrite
+from jaxformer.parity.diagnose.trace import Op
 from jaxformer.parity.trace.call_sites import Site
 
 MOST_WINDOWS = 8
@@ -64,7 +63,8 @@ REPEATED = Change(
         "each": "repeats each (0 0 1 1): `jnp.tile` for `jnp.repeat`",
     },
 )
-ALL_REPEATED = replace(REPEATED, name="permute.all_repeated", torch="computes {0}, and as much elsewhere")
+REPEATING = {"repeat_interleave": "whole", "repeat": "each", "tile": "each"}
+"""How functions that repeat entries are mistaken, as a key of the words."""
 NO_FACTOR = Change(
     "permute.no_factor",
     {
@@ -96,7 +96,7 @@ def merges_and_splits(op: Op) -> Iterator[Proposal]:
     before, after = op.args[0], op.output
     for order in reorders(range(1, before.ndim)) if before.ndim > after.ndim and 3 <= before.ndim <= MOST_AXES else ():
         axes = (0, *order)
-        yield op.instead(MERGED, partial(with_operand, 0, lambda x, axes=axes: x.permute(axes).contiguous()), order=axes)
+        yield op.instead(MERGED, with_operand(0, lambda x, axes=axes: x.permute(axes).contiguous()), order=axes)
     for axis in range(after.ndim - 1) if after.ndim > before.ndim else ():
         sizes = tuple(after.shape[axis : axis + 2])
         yield op.instead(SPLIT_SWAPPED, partial(split_otherwise, axis, (axis + 1, axis)), axes=(axis, axis + 1), sizes=sizes)
@@ -211,11 +211,11 @@ def joins(op: Op) -> Iterator[Proposal]:
     if op.name in JOINS:
         real = [part.detach().double().numpy() for part in parts if part.is_floating_point()]
         waves = first_wave(*real) if len(real) == many == 2 else ""
-        yield op.instead(REVERSED, partial(with_operand, 0, lambda x: x[::-1]), waves=waves)
+        yield op.instead(REVERSED, with_operand(0, lambda x: x[::-1]), waves=waves)
         for order in reorders(range(many))[:-1] if 2 < many <= MOST_JOINED else ():
-            yield op.instead(JOINED, partial(with_operand, 0, lambda x, order=order: [x[i] for i in order]), order=order)
+            yield op.instead(JOINED, with_operand(0, lambda x, order=order: [x[i] for i in order]), order=order)
         for part in range(many) if many <= MOST_JOINED else ():
-            yield op.instead(ZEROS, partial(with_operand, 0, partial(with_zeros, part)), part=part + 1, parts=many)
+            yield op.instead(ZEROS, with_operand(0, partial(with_zeros, part)), part=part + 1, parts=many)
         if many == 2 and len(shapes) == 1 and parts[0].ndim > 1 and parts[0].shape[-1] > 1:
             yield op.instead(IN_TURNS, lambda f, a, k, n: torch.stack([*a[0]], -1).flatten(-2))
     if op.name == "stack" and many == 2 == op.output.shape[-1]:
@@ -227,18 +227,10 @@ def with_zeros(part: int, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [x * (i != part) for i, x in enumerate(parts)]
 
 
-def repeats(operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations that tile for `repeat_interleave`, or the other way round: in one operation, and in all of them."""
-    for how, names, compute in (
-        ("whole", ("repeat_interleave",), whole_repeated),
-        ("each", ("repeat", "tile"), each_repeated),
-    ):
-        alike = [op for op in operations if op.name in names]
-        for op in alike:
-            yield op.instead(REPEATED, compute, how=how)
-        if len(alike) > 1:
-            everywhere = {op.place: compute for op in alike}
-            yield propose(ALL_REPEATED, tuple(op.target for op in alike), partial(Rewrite, everywhere), how=how)
+def repeats(op: Op) -> Iterator[Proposal]:
+    """Mutation that tiles for `repeat_interleave`, or the other way round."""
+    if how := REPEATING.get(op.name):
+        yield op.instead(REPEATED, whole_repeated if how == "whole" else each_repeated, how=how)
 
 
 def whole_repeated(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
@@ -260,4 +252,4 @@ def factors(op: Op) -> Iterator[Proposal]:
     """Mutations of an einsum that leave out one of its factors."""
     for number in range(1, len(op.args)) if op.name == "einsum" else ():
         how = {1: "first", 2: "second", 3: "third"}.get(number, "other")
-        yield op.instead(NO_FACTOR, partial(with_operand, number, torch.ones_like), how=how, number=number)
+        yield op.instead(NO_FACTOR, with_operand(number, torch.ones_like), how=how, number=number)

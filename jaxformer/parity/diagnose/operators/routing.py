@@ -9,14 +9,12 @@ import torch
 
 from jaxformer.parity.diagnose.functions import is_real
 from jaxformer.parity.diagnose.mutation import Change, Proposal
-from jaxformer.parity.diagnose.operators.arguments import OTHER, with_argument
 from jaxformer.parity.diagnose.trace import Op
 
 CHOOSING = {"topk", "sort", "max", "min"}
 FIRST = {"argmax", "argmin"}
 SORTING = {"topk", "sort", "argsort"}
 MOST_CAPACITIES = 48
-MOST_CHOSEN = 32
 REVERSED = Change("routing.reversed", "has the {what} chosen in the other order")
 SORTED = Change("routing.sorted", "has the {what} chosen in the order of the places")
 SMALLEST = Change("routing.smallest", "chooses the smallest")
@@ -50,7 +48,6 @@ def choices(operations: list[Op]) -> Iterator[Proposal]:
     for op in operations:
         yield from chosen(op)
         yield from ties(op)
-        yield from numbers_chosen(op)
         if op.name in FIRST:
             yield op.instead(LAST, last_of_equal)
     for op in operations:
@@ -111,14 +108,6 @@ def with_ties(how: str, function: Any, args: Any, kwargs: Any, n: int) -> Any:
     if isinstance(output, torch.Tensor):
         return places
     return type(output)((output[0], places.narrow(axis, 0, output[1].shape[axis])))
-
-
-def numbers_chosen(op: Op) -> Iterator[Proposal]:
-    """Mutations of how many entries `topk` chooses; `arguments` has one more and one fewer."""
-    if op.name == "topk" and len(op.args) > 1 and type(was := op.args[1]) is int:
-        for many in range(1, min(MOST_CHOSEN, op.args[0].shape[-1]) + 1):
-            if abs(many - was) > 1:
-                yield op.instead(OTHER, with_argument(1, many), other=repr(many), was=repr(was), at=1)
 
 
 def smallest(function: Any, args: Any, kwargs: Any, n: int) -> Any:

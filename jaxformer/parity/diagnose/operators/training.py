@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose, together
+from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, grouped, propose, together, words_of
 from jaxformer.parity.diagnose.operators.arguments import numbers_in, with_literal
 from jaxformer.parity.diagnose.replay import Replay, running
 from jaxformer.parity.diagnose.trace import Op, Rewrite
@@ -195,23 +196,15 @@ def with_z_loss(counted: Any, weight: float, function: Any, args: Any, kwargs: A
 
 
 PART_KEPT = Change("dropout.part_kept", "keeps {part:g}", "keeps the part {was:g} in {0}")
-DRAWN = Change(
-    "dropout.drawn",
-    {
-        "left_out": "does not drop there",
-        "unscaled": "does not divide by the part kept (1 - rate)",
-        "inverted": "keeps what torch drops",
-    },
-    "has {targets:and}",
-)
 RATE = Change("dropout.rate", "has {rate:g} for that rate", "has {0}")
 MOVED = Change("dropout.moved", "drops what {1} gives instead", "has {0}")
-DRAWS: dict[str, DrawChange] = {
-    "left_out": lambda kept, keep: torch.full_like(kept, keep),
-    "unscaled": lambda kept, keep: kept * keep,
-    "inverted": lambda kept, keep: 1 - kept,
+DRAWS: dict[str, tuple[str, DrawChange]] = {
+    "left_out": ("does not drop there", lambda kept, keep: torch.full_like(kept, keep)),
+    "unscaled": ("does not divide by the part kept (1 - rate)", lambda kept, keep: kept * keep),
+    "inverted": ("keeps what torch drops", lambda kept, keep: 1 - kept),
 }
 """Mutations of a draw, `change(kept, keep)`: `kept` is 1 where a unit is kept. torch divides by `keep` afterwards."""
+DRAWN = Change("dropout.drawn", words_of(DRAWS), "has {targets:and}")
 RATES = tuple(n / 100 for n in range(1, 100))
 """Rates of dropout, or parts kept, that are tried."""
 
@@ -225,7 +218,7 @@ def dropouts(replay: Replay) -> Iterator[Proposal]:
         yield from parts_kept(replay.operations)
     dropped = [draw for draw in dict.fromkeys(noted) if draw.kind == DROPOUT]
     for draws in (*([draw] for draw in dropped), dropped) if dropped else ():
-        for how, change in DRAWS.items():
+        for how, (_, change) in DRAWS.items():
             yield propose(DRAWN, tuple(map(target, draws)), partial(drawn, draws, change), how=how)
     for draw in dropped:
         for rate in RATES:
@@ -257,16 +250,13 @@ def moved(draw: Draw, op: Op) -> Edit:
     """Edit in which the same units are dropped from the output of `op` instead."""
     factor = torch.from_numpy(numbers_of(draw)) / draw.keep
     rewrite = Rewrite({op.place: lambda f, a, k, n: f(*a, **k) * factor})
-    return together(drawn([draw], DRAWS["left_out"]), rewrite)
+    return together(drawn([draw], DRAWS["left_out"][1]), rewrite)
 
 
 def parts_kept(operations: list[Op]) -> Iterator[Proposal]:
     """Mutations of the part kept, in code that draws uniform numbers itself: a number between 0 and 1, wherever the code has
     it."""
-    places: dict[float, list[tuple[Op, int]]] = {}
-    for op, at, number in numbers_in(operations):
-        if 0 < number < 1:
-            places.setdefault(number, []).append((op, at))
-    for number, those in places.items():
+    numbers = (each for each in numbers_in(operations) if 0 < each[2] < 1)
+    for number, those in grouped(numbers, itemgetter(2)).items():
         for part in RATES:
             yield propose(PART_KEPT, those[0][0].target, partial(with_literal, those, part), part=part, was=number)
