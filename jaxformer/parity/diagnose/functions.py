@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.computes import Compute
+from jaxformer.parity.diagnose.computes import Compute, with_named
 from jaxformer.parity.diagnose.trace import Op
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -163,17 +163,11 @@ def group_norm(kind: str, function: Any, args: Any, kwargs: Any, n: int) -> torc
     return scaled(y, *(each if each is None else each.reshape(-1, *[1] * (x.ndim - 2)) for each in affine))
 
 
-def batch_norm(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute a batch norm with the statistics of the batch, as in training."""
-    batch = {"running_mean": None, "running_var": None, "training": True}
-    return functional.batch_norm(**(named(functional.batch_norm, args, kwargs) | batch))
-
-
 NORMS: dict[str, dict[str, Compute]] = {
     "layer_norm": {kind: Norm(kind) for kind in ("rms", "unbiased", "kept")},
     "rms_norm": {"centered": Norm("centered")},
     "weight_norm": {"undivided": lambda f, a, k, n: a[0] * a[1]},
-    "batch_norm": {"batch": batch_norm},
+    "batch_norm": {"batch": with_named(running_mean=None, running_var=None, training=True)},
     "group_norm": {
         kind: partial(group_norm, kind) for kind in ("strided", "positions", "channels", "rows", "rms", "kept", "unbiased")
     },

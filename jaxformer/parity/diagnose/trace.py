@@ -16,8 +16,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from jaxformer.parity.diagnose.calls import a_little_more, bound, holds_tensors, safe, writes
-from jaxformer.parity.diagnose.computes import Compute
+from jaxformer.parity.diagnose.calls import bound, holds_tensors, safe, writes
+from jaxformer.parity.diagnose.computes import Compute, a_little_more
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose
 
 Frame = tuple[CodeType, int]

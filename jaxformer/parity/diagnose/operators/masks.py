@@ -10,7 +10,7 @@ import torch
 from jaxformer.parity.diagnose import mutation
 from jaxformer.parity.diagnose.attention_cores import FUSED
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.computes import behind, gives, operand, with_operand
+from jaxformer.parity.diagnose.computes import behind, gives, operand, with_named, with_operand
 from jaxformer.parity.diagnose.mask_senses import Mask, kept_keys, mask_of
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Proposal, propose
 from jaxformer.parity.diagnose.other_masks import Others, exchanged, masks_instead, said, windows
@@ -105,12 +105,12 @@ def within(op: Op) -> Iterator[Proposal]:
         rows, keys = given["query"].shape[-2], given["key"].shape[-2]
         causal = torch.ones(rows, keys, dtype=torch.bool).tril()
         if not given.get("is_causal"):
-            yield op.instead(MADE[0], partial(under, causal), how="causal", empty="", none=True)
+            yield op.instead(MADE[0], with_named(attn_mask=causal, is_causal=False), how="causal", empty="", none=True)
             return
         turned = ("exchanged", {}, causal.mT) if rows == keys else ("as_is", {}, causal)
         others = ("left_out", {}, torch.ones_like(causal)), *windows(causal), turned
         for change, args, mask in otherwise(Mask(causal, causal, False), lambda _: others, MADE):
-            yield op.instead(change, partial(under, mask), **args)
+            yield op.instead(change, with_named(attn_mask=mask, is_causal=False), **args)
     elif op.name == "softmax" and op.output.ndim > 2 and op.output.shape[-2] > 1:
         rows, keys = op.output.shape[-2:]
         for how, first in (("causal", 0), *((("causal_last", keys - rows),) if keys > rows else ())):
@@ -123,11 +123,6 @@ def within(op: Op) -> Iterator[Proposal]:
 def without(hidden: torch.Tensor, fill: float) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the function that fills the scores or weights of hidden keys."""
     return lambda x: x.masked_fill(hidden, fill)
-
-
-def under(mask: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute fused attention with another mask."""
-    return function(**(named(function, args, kwargs) | {"attn_mask": mask, "is_causal": False}))
 
 
 def mask_alone(array: torch.Tensor) -> torch.Tensor:

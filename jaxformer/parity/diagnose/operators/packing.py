@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from jaxformer.parity.diagnose.computes import of_first
+from jaxformer.parity.diagnose.computes import behind, of_first
 from jaxformer.parity.diagnose.mutation import Change, Proposal, Target, grouped, propose
 from jaxformer.parity.diagnose.numbers_and_orders import arranged
 from jaxformer.parity.diagnose.operators.permute import is_reshape, reorders
@@ -104,12 +104,11 @@ def inner_parts(op: Op) -> Iterator[Proposal]:
     for axis in range(len(after) - 1) if len(after) > len(before) else ():
         for parts in INNER_PARTS:
             if after[axis] > 1 and after[axis + 1] > parts and after[axis + 1] % parts == 0:
-                yield op.instead(INNER, partial(in_blocks, axis, parts), parts=parts, inner=axis + 1, axis=axis)
+                yield op.instead(INNER, behind(partial(in_blocks, axis, parts)), parts=parts, inner=axis + 1, axis=axis)
 
 
-def in_blocks(axis: int, parts: int, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def in_blocks(axis: int, parts: int, y: torch.Tensor) -> torch.Tensor:
     """Read axes (part, a, b) where torch reads (a, part, b)."""
-    y = function(*args, **kwargs)
     sizes = [*y.shape]
     x = y.reshape(*sizes[:axis], parts, sizes[axis], sizes[axis + 1] // parts, *sizes[axis + 2 :])
     return x.transpose(axis, axis + 1).reshape(sizes)
@@ -202,7 +201,7 @@ def as_blocks(axis: int, x: torch.Tensor) -> Sequence[torch.Tensor]:
 
 def sliced_otherwise(several: list[Op], cut: Cut) -> Rewrite:
     """Rewrite in which slices give the parts of `cut`."""
-    return Rewrite({op.place: lambda f, a, k, n, i=i: cut(a[0])[i] for i, op in enumerate(several)})
+    return Rewrite({op.place: of_first(lambda x, i=i: cut(x)[i]) for i, op in enumerate(several)})
 
 
 def products(operations: list[Op]) -> Iterator[Packed]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.diagnose.computes import with_operand
+from jaxformer.parity.diagnose.computes import Compute, of_both, of_first, with_operand
 from jaxformer.parity.diagnose.functions import RESHAPES
 from jaxformer.parity.diagnose.modules import held, path_of
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
@@ -99,18 +99,16 @@ def merges_and_splits(op: Op) -> Iterator[Proposal]:
         yield op.instead(MERGED, with_operand(0, lambda x, axes=axes: x.permute(axes).contiguous()), order=axes)
     for axis in range(after.ndim - 1) if after.ndim > before.ndim else ():
         sizes = tuple(after.shape[axis : axis + 2])
-        yield op.instead(SPLIT_SWAPPED, partial(split_otherwise, axis, (axis + 1, axis)), axes=(axis, axis + 1), sizes=sizes)
+        yield op.instead(SPLIT_SWAPPED, split_otherwise(axis, (axis + 1, axis)), axes=(axis, axis + 1), sizes=sizes)
     for axes in split_axes(before.shape, after.shape):
         for order in itertools.permutations(axes) if 2 < len(axes) < MOST_AXES else ():
             if sum(at != axis for at, axis in zip(order, axes, strict=True)) > 2:
-                compute = partial(split_otherwise, axes[0], order)
-                yield op.instead(SPLIT, compute, first=axes[0], last=axes[-1], order=order)
+                yield op.instead(SPLIT, split_otherwise(axes[0], order), first=axes[0], last=axes[-1], order=order)
 
 
-def split_otherwise(first: int, order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def split_otherwise(first: int, order: tuple[int, ...]) -> Compute:
     """Split an axis, with the axes from `first` on in another order."""
-    shape = function(*args, **kwargs).shape
-    return split_in([*range(first), *order, *range(first + len(order), len(shape))], shape, args[0])
+    return of_both(lambda x, y: split_in([*range(first), *order, *range(first + len(order), y.ndim)], y.shape, x))
 
 
 def split_axes(before: Sequence[int], after: Sequence[int]) -> Iterator[range]:
@@ -131,12 +129,7 @@ def transposed(op: Op) -> Iterator[Proposal]:
     ndim = op.args[0].ndim if is_reshape(op) else 0
     for axes in itertools.combinations(range(1, ndim), 2) if 2 < ndim <= MOST_AXES + 1 else ():
         if min(op.args[0].shape[axis] for axis in axes) > 1:
-            yield op.instead(READ, partial(read_exchanged, axes), axes=axes)
-
-
-def read_exchanged(axes: tuple[int, int], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Reshape an array with two axes exchanged to torch's shape."""
-    return args[0].transpose(*axes).reshape(function(*args, **kwargs).shape)
+            yield op.instead(READ, of_both(lambda x, y, axes=axes: x.transpose(*axes).reshape(y.shape)), axes=axes)
 
 
 def pixels(op: Op) -> Iterator[Proposal]:
@@ -144,22 +137,20 @@ def pixels(op: Op) -> Iterator[Proposal]:
     changes = {"pixel_shuffle": (SHUFFLED, shuffled), "pixel_unshuffle": (UNSHUFFLED, unshuffled)}
     for order in BLOCK_ORDERS if op.name in changes else ():
         change, compute = changes[op.name]
-        yield op.instead(change, partial(compute, (0, *(BLOCK[name] for name in order), 2, 4)), order=order)
+        yield op.instead(change, of_both(partial(compute, (0, *(BLOCK[name] for name in order), 2, 4))), order=order)
 
 
-def shuffled(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def shuffled(order: tuple[int, ...], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Compute `pixel_shuffle` of channels that pack the axes `B C H h W w` in another order."""
-    y = function(*args, **kwargs)
-    (rows, channels, *_), (height, width) = y.shape, args[0].shape[-2:]
+    (rows, channels, *_), (height, width) = y.shape, x.shape[-2:]
     blocks = rows, channels, height, y.shape[-2] // height, width, y.shape[-1] // width
-    return split_in(order, blocks, args[0]).reshape(y.shape)
+    return split_in(order, blocks, x).reshape(y.shape)
 
 
-def unshuffled(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def unshuffled(order: tuple[int, ...], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Compute `pixel_unshuffle` to channels that pack the axes `B C H h W w` in another order."""
-    (rows, channels, *_), y = args[0].shape, function(*args, **kwargs)
-    height, width = y.shape[-2:]
-    return args[0].reshape(rows, channels, height, -1, width, args[0].shape[-1] // width).permute(order).reshape(y.shape)
+    (rows, channels, *_), (height, width) = x.shape, y.shape[-2:]
+    return x.reshape(rows, channels, height, -1, width, x.shape[-1] // width).permute(order).reshape(y.shape)
 
 
 def patches(replay: Replay) -> Iterator[Proposal]:
@@ -193,13 +184,8 @@ def windows(op: Op) -> Iterator[Proposal]:
     (axis,) = axes
     size, most = y.shape[axis], x.shape[axis] - y.shape[axis]
     for first in range(most + 1) if most <= MOST_WINDOWS else ():
-        compute = partial(window, axis, first, size)
+        compute = of_first(lambda x, first=first: x.narrow(axis, first, size))
         yield op.instead(WINDOW, compute, first=first, last=first + size - 1, axis=axis)
-
-
-def window(axis: int, first: int, size: int, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Slice `size` entries of an axis, from `first` on."""
-    return args[0].narrow(axis, first, size)
 
 
 def joins(op: Op) -> Iterator[Proposal]:
@@ -230,22 +216,20 @@ def with_zeros(part: int, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def repeats(op: Op) -> Iterator[Proposal]:
     """Mutation that tiles for `repeat_interleave`, or the other way round."""
     if how := REPEATING.get(op.name):
-        yield op.instead(REPEATED, whole_repeated if how == "whole" else each_repeated, how=how)
+        yield op.instead(REPEATED, of_both(whole_repeated if how == "whole" else each_repeated), how=how)
 
 
-def whole_repeated(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def whole_repeated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Compute a b a b for a a b b."""
-    y = function(*args, **kwargs)
-    (axis,) = [axis for axis in range(y.ndim) if y.shape[axis] != args[0].shape[axis]]
-    return torch.cat([args[0]] * (y.shape[axis] // args[0].shape[axis]), axis)
+    (axis,) = [axis for axis in range(y.ndim) if y.shape[axis] != x.shape[axis]]
+    return torch.cat([x] * (y.shape[axis] // x.shape[axis]), axis)
 
 
-def each_repeated(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def each_repeated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Compute a a b b for a b a b."""
-    y = args[0]
-    for axis, size in enumerate(function(*args, **kwargs).shape):
-        y = y.repeat_interleave(size // y.shape[axis], axis)
-    return y
+    for axis, size in enumerate(y.shape):
+        x = x.repeat_interleave(size // x.shape[axis], axis)
+    return x
 
 
 def factors(op: Op) -> Iterator[Proposal]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from jaxformer.parity.diagnose.computes import Compute
+from jaxformer.parity.diagnose.computes import Compute, behind
 from jaxformer.parity.diagnose.mutation import Change, Proposal, words_of
 from jaxformer.parity.diagnose.trace import Op
 
@@ -116,9 +116,9 @@ def backwards(function: Any, args: Any, kwargs: Any, n: int) -> Any:
     return (output.flip(axis), *state)
 
 
-def directions_exchanged(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+def directions_exchanged(outputs: Any) -> Any:
     """Compute a recurrence whose second direction's output comes first."""
-    output, *state = function(*args, **kwargs)
+    output, *state = outputs
     return (torch.cat(output.chunk(2, -1)[::-1], -1), *state)
 
 
@@ -179,7 +179,7 @@ BOTH_DIRECTIONS: dict[str, tuple[str, Order | Compute]] = {
     "aligned": ("runs the second direction forwards too", Order(turned=False, back=False)),
     "given_turned": ("does not reverse the second direction's outputs back", Order(back=False)),
     "read_unturned": ("does not reverse the second direction's inputs", Order(turned=False)),
-    "exchanged": ("exchanges the weights of its two directions", directions_exchanged),
+    "exchanged": ("exchanges the weights of its two directions", behind(directions_exchanged)),
     "second_first": ("joins the second direction before the first, in every layer", Order(second_first=True)),
 }
 GATE = Change("recurrences.gate", words_of(OF_GATE))

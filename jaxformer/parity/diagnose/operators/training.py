@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.computes import Compute, behind, with_named
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, grouped, propose, together, words_of
 from jaxformer.parity.diagnose.operators.arguments import numbers_in, with_literal
 from jaxformer.parity.diagnose.replay import Replay, running
@@ -52,6 +53,8 @@ Z_LOSS = Change(
 NEAR = 1e-9
 """Tolerance (relL2) of gradients that count as equal."""
 MOST_ROWS = 64
+EACH = with_named(reduction="none")
+"""Computes the loss of each target."""
 
 
 def is_certain(replay: Replay, proposal: Proposal, *, solved: bool) -> bool:
@@ -123,7 +126,7 @@ def losses(replay: Replay) -> Iterator[Proposal]:
         if loss.given["reduction"] != "none":
             yield from averages(op, loss)
         if loss.given["weight"] is not None:
-            yield op.instead(UNWEIGHTED, partial(otherwise, {"weight": None}))
+            yield op.instead(UNWEIGHTED, with_named(weight=None))
         if "label_smoothing" in loss.given:
             yield from smoothings(op, loss)
             yield from z_losses(op, loss)
@@ -138,26 +141,26 @@ def averages(op: Op, loss: Loss) -> Iterator[Proposal]:
     is_mean = loss.given["reduction"] == "mean"
     was = [*divisors][-1] if is_mean else "nothing"
     if is_mean:
-        yield op.instead(SUMMED, partial(divided, 1))
+        yield op.instead(SUMMED, divided(1))
     for by, divisor in divisors.items():
         if divisor != (total if is_mean else 1):
             words = {"how": f"{by} for {was}", "n": n, "count": count, "ignored": loss.given["ignore_index"]}
-            yield op.instead(DIVIDED, partial(divided, divisor), **words)
+            yield op.instead(DIVIDED, divided(divisor), **words)
     for rows in (rows for rows in range(2, min(n, MOST_ROWS + 1)) if n % rows == 0):
         if is_mean:
-            yield op.instead(ROWS_FIRST, partial(by_rows, loss.shares, rows), rows=rows)
-        yield op.instead(DIVIDED_BY_ROWS, partial(divided, rows), rows=rows)
+            yield op.instead(ROWS_FIRST, by_rows(loss.shares, rows), rows=rows)
+        yield op.instead(DIVIDED_BY_ROWS, divided(rows), rows=rows)
 
 
 def smoothings(op: Op, loss: Loss) -> Iterator[Proposal]:
     """Mutations of label smoothing."""
     smoothing, classes = loss.given["label_smoothing"], loss.given["input"].shape[class_axis(loss.given["input"])]
     if smoothing:
-        yield op.instead(UNSMOOTHED, partial(otherwise, {"label_smoothing": 0.0}))
-        more = partial(otherwise, {"label_smoothing": smoothing * classes / (classes - 1)})
+        yield op.instead(UNSMOOTHED, with_named(label_smoothing=0.0))
+        more = with_named(label_smoothing=smoothing * classes / (classes - 1))
         yield op.instead(SMOOTHED_OTHERS, more, was=smoothing)
     free = Free(smoothing, sure=True)
-    yield op.solving(SMOOTHED, free, lambda number: partial(otherwise, {"label_smoothing": number}), was=smoothing)
+    yield op.solving(SMOOTHED, free, lambda number: with_named(label_smoothing=number), was=smoothing)
 
 
 def z_losses(op: Op, loss: Loss) -> Iterator[Proposal]:
@@ -172,20 +175,14 @@ def class_axis(logits: Any) -> int:
     return min(1, logits.ndim - 1)
 
 
-def otherwise(others: dict[str, Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute the loss with other arguments."""
-    return function(**named(function, args, kwargs) | others)
-
-
-def divided(divisor: float, *call: Any) -> Any:
+def divided(divisor: float) -> Compute:
     """Compute the sum of the losses of all targets, divided by a number."""
-    return otherwise({"reduction": "none"}, *call).sum() / divisor
+    return behind(lambda losses: losses.sum() / divisor, EACH)
 
 
-def by_rows(shares: Any, rows: int, *call: Any) -> Any:
+def by_rows(shares: Any, rows: int) -> Compute:
     """Compute the mean of each of `rows` rows, and the mean of these."""
-    found = otherwise({"reduction": "none"}, *call)
-    return (found.reshape(rows, -1).sum(1) / shares.reshape(rows, -1).sum(1)).mean()
+    return behind(lambda losses: (losses.reshape(rows, -1).sum(1) / shares.reshape(rows, -1).sum(1)).mean(), EACH)
 
 
 def with_z_loss(counted: Any, weight: float, function: Any, args: Any, kwargs: Any, n: int) -> Any:
