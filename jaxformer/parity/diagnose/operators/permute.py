@@ -64,7 +64,7 @@ REPEATED = Change(
     },
 )
 REPEATING = {"repeat_interleave": "whole", "repeat": "each", "tile": "each"}
-"""How functions that repeat entries are mistaken, as a key of the words."""
+"""Functions that repeat entries, and the key of the words for what they are mistaken for."""
 NO_FACTOR = Change(
     "permute.no_factor",
     {
