@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from jaxformer.parity.diagnose import gradients_at_zero
 from jaxformer.parity.diagnose.calls import named, of_reals
-from jaxformer.parity.diagnose.computes import with_operand
+from jaxformer.parity.diagnose.computes import behind, operand, with_argument, with_operand
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.functions import is_real, scaled
 from jaxformer.parity.diagnose.mutation import Change, Proposal
@@ -48,9 +48,9 @@ def stops(op: Op) -> Iterator[Proposal]:
     for which in STATISTICS if op.name in NORMS else ():
         yield op.instead(STATISTICS_STOPPED, partial(normed, which), which=which)
     if op.name in ("detach", "get_data"):
-        yield op.instead(RELEASED, lambda f, a, k, n: a[0])
+        yield op.instead(RELEASED, operand(0))
     elif is_real(op):
-        yield op.instead(STOPPED, lambda f, a, k, n: f(*a, **k).detach())
+        yield op.instead(STOPPED, behind(torch.detach))
         floats = [i for i, x in enumerate(op.args[:3]) if of_reals(x)]
         for i in floats if len(floats) > 1 else ():
             yield op.instead(OPERAND_STOPPED, with_operand(i, torch.detach), operand=ORDINALS[i])
@@ -61,7 +61,7 @@ def usual(op: Op) -> Iterator[Proposal]:
     which are seen where every key of a row is masked."""
     row = op.kwargs.get("padding_idx")
     if op.name == "embedding" and row is not None:
-        yield op.instead(ROW_TRAINED, lambda f, a, k, n: f(*a, **{**k, "padding_idx": None}), row=row)
+        yield op.instead(ROW_TRAINED, with_argument("padding_idx", None), row=row)
     if op.name in ("add", "iadd", "radd") and any(of_reals(x) and bool((x <= MASKED).any()) for x in op.args):
         yield op.instead(MASK_STOPPED, masked_stopped)
     if op.name in ("masked_fill", "where") and any(goes_on(x, op.output) for x in op.args):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from jaxformer.parity.diagnose.calls import of_reals
+from jaxformer.parity.diagnose.computes import with_argument
 from jaxformer.parity.diagnose.functions import NORMALIZED, Norm
 from jaxformer.parity.diagnose.modules import name_of
 from jaxformer.parity.diagnose.mutation import Change, Proposal, Target, words_of
@@ -80,7 +81,7 @@ def rolls(op: Op) -> Iterator[Proposal]:
     """Mutations of a roll: in the other direction, or with its shifts exchanged between the axes."""
     if op.name != "roll":
         return
-    given = op.args[1] if len(op.args) > 1 else op.kwargs["shifts"]
+    at, given = (1, op.args[1]) if len(op.args) > 1 else ("shifts", op.kwargs["shifts"])
     shifts = [*given] if isinstance(given, (tuple, list)) else [given]
     others = {"backwards": [-each for each in shifts]}
     if len(shifts) > 1:
@@ -88,20 +89,14 @@ def rolls(op: Op) -> Iterator[Proposal]:
         others |= {"first": first, "last": last, "exchanged": shifts[::-1]}
     for how, other in others.items():
         if other != shifts:
-            yield op.instead(ROLLED, partial(rolled, tuple(other)), how=how)
-
-
-def rolled(shifts: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Roll by other shifts."""
-    axes = args[2] if len(args) > 2 else kwargs.get("dims")
-    return torch.roll(args[0], shifts, (axes,) if type(axes) is int else axes) if axes is not None else args[0].roll(shifts[0])
+            yield op.instead(ROLLED, with_argument(at, other if isinstance(given, (tuple, list)) else other[0]), how=how)
 
 
 def orders(op: Op) -> Iterator[Proposal]:
     """Mutations of the order of a norm, where torch takes the default 2: the L1 norm, or the largest absolute value."""
-    name = {"norm": "p", "vector_norm": "ord"}.get(op.name)
+    name = {"norm": "p", "vector_norm": "ord"}.get(op.name, "")
     for how, order in ORDERS.items() if name and op.kwargs.get(name) in (None, "fro") and len(op.args) == 1 else ():
-        yield op.instead(ORDER, lambda f, a, k, n, other={name: order}: f(*a, **(k | other)), how=how)
+        yield op.instead(ORDER, with_argument(name, order), how=how)
 
 
 def rows_together(op: Op) -> Iterator[Proposal]:

@@ -2,7 +2,6 @@
 order, shared weights), and of the outputs of a module's children."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import combinations, permutations
 from typing import Any
@@ -62,7 +61,7 @@ def exchanged(change: Change, edit: Callable[..., Edit], those: Named, one: str,
     name, first = those[0]
     args: dict[str, Any] = {"how": "everywhere", "kind": type(first).__name__} if len(those) > 1 else {"how": "here"}
     name = "" if len(those) > 1 else name
-    edits = partial(in_each, edit, [module for _, module in those], one, other)
+    edits = partial(all_of, [partial(edit, module, one, other) for _, module in those])
     return propose(change, (join(name, one), join(name, other)), edits, **args)
 
 
@@ -71,23 +70,16 @@ def shapes(module: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(each.shape) for each in module.parameters())
 
 
-def in_each(edit: Callable[..., Edit], modules: Sequence[Any], one: str, other: str) -> Edit:
-    """Edit that exchanges two children or tensors in each of the modules."""
-    return together(*(edit(module, one, other) for module in modules))
-
-
 def children_exchanged(module: Any, one: str, other: str) -> Edit:
     """Edit that exchanges two children of a module."""
     children = module._modules
     return replaced(module, "_modules", children | {one: children[other], other: children[one]})
 
 
-@contextmanager
-def tensors_exchanged(module: Any, one: str, other: str) -> Iterator[None]:
-    """Context manager that exchanges the values of two parameters of a module."""
+def tensors_exchanged(module: Any, one: str, other: str) -> Edit:
+    """Edit that exchanges the values of two parameters of a module."""
     a, b = module._parameters[one], module._parameters[other]
-    with together(held(a, b.clone()), held(b, a.clone())):
-        yield
+    return together(held(a, b.clone()), held(b, a.clone()))
 
 
 def twins(replay: Replay) -> Iterator[Proposal]:
@@ -101,12 +93,10 @@ def twins(replay: Replay) -> Iterator[Proposal]:
             yield propose(TWINS, (name, other), partial(calls_exchanged, module, its))
 
 
-@contextmanager
-def calls_exchanged(module: Any, other: Any) -> Iterator[None]:
-    """Context manager that exchanges the `forward` of two modules. Inputs and outputs are recorded for the module whose
+def calls_exchanged(module: Any, other: Any) -> Edit:
+    """Edit that exchanges the `forward` of two modules. Inputs and outputs are recorded for the module whose
     `forward` runs."""
-    with together(replaced(module, "forward", other.forward), replaced(other, "forward", module.forward)):
-        yield
+    return together(replaced(module, "forward", other.forward), replaced(other, "forward", module.forward))
 
 
 MOST_LAYERS = 64

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.diagnose.computes import JOINING, Compute, behind, of_all, of_first, operand, with_operand
+from jaxformer.parity.diagnose.computes import JOINING, behind, of_all, of_first, operand, with_named, with_operand
 from jaxformer.parity.diagnose.functions import (
     ACTIVATIONS,
     ARITHMETIC,
@@ -139,7 +139,8 @@ def replacements(op: Op) -> Iterator[Proposal]:
     for how, correction in (("biased", 0), ("unbiased", 1)) if name in VARIANCES else ():
         yield op.instead(VARIANCE, partial(corrected, correction), how=how)
     for mode, how in itertools.product(MODES, RESIZINGS) if name == "interpolate" else ():
-        yield op.instead(RESIZED, resized(mode, how), how=how, mode=mode)
+        switches = {"align_corners": True if how == "align_corners" else None, "antialias": how == "antialias"}
+        yield op.instead(RESIZED, with_named(mode=mode, **switches), how=how, mode=mode)
 
 
 def activations(op: Op) -> Iterator[Proposal]:
@@ -160,12 +161,6 @@ def corrected(correction: int, function: Any, args: Any, kwargs: Any, n: int) ->
     kept = tuple(each for each in args if not isinstance(each, bool))
     keepdim = {"keepdim": True} if True in args[2:] else {}
     return function(*kept, **kwargs, **keepdim, correction=correction)
-
-
-def resized(mode: str, how: str) -> Compute:
-    """Return a `Compute` that resizes in another mode, antialiased, or with aligned corners."""
-    switches = {"align_corners": True if how == "align_corners" else None, "antialias": how == "antialias"}
-    return lambda f, a, k, n: f(*a, **(k | switches | {"mode": mode}))
 
 
 def poolings(op: Op) -> Iterator[Proposal]:

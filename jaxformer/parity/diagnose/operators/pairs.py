@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.diagnose.computes import JOINING, Compute, gives, operand
+from jaxformer.parity.diagnose.computes import JOINING, Compute, behind, gives, of_first, operand, with_operand
 from jaxformer.parity.diagnose.functions import ACTIVATIONS, NORMS, is_real
 from jaxformer.parity.diagnose.modules import name_of
 from jaxformer.parity.diagnose.mutation import Change, Edit, Edits, Free, Mutation, Proposal, Target, grouped, propose, together
@@ -73,11 +73,6 @@ def done(op: Op, i: int, x: torch.Tensor) -> torch.Tensor:
     return op.function(*op.args[:i], x, *op.args[i + 1 :], **op.kwargs)
 
 
-def then(op: Op, i: int = 0) -> Compute:
-    """Return a `Compute` that applies `op` to the output, as its operand `i`."""
-    return lambda f, a, k, n: done(op, i, f(*a, **k))
-
-
 def begins_with(op: Op, one: Op) -> bool:
     """True if the first operand of `op` is the output of `one`."""
     return same(next(iter(op.args), None), one.output)
@@ -96,7 +91,7 @@ def epsilons(ops: Sequence[Op]) -> Iterator[Proposal]:
 
 def behind_root(one: Op, root: Op, epsilon: float) -> Rewrite:
     """Rewrite in which epsilon is added after the root."""
-    return Rewrite({one.place: operand(0), root.place: lambda f, a, k, n: ROOTS[root.name](a[0], epsilon)})
+    return Rewrite({one.place: operand(0), root.place: of_first(lambda x: ROOTS[root.name](x, epsilon))})
 
 
 def turned(ops: Sequence[Op]) -> Iterator[Proposal]:
@@ -109,7 +104,7 @@ def turned(ops: Sequence[Op]) -> Iterator[Proposal]:
         if len(one.runs) > 1 and any(isinstance(x, torch.Tensor) for x in one.args[1:]):
             continue  # each run reads other tensors
         if first.shape == one.output.shape == other.output.shape:
-            yield both(TURNED, one, other, {one.place: operand(0), other.place: then(one)})
+            yield both(TURNED, one, other, {one.place: operand(0), other.place: behind(partial(done, one, 0))})
 
 
 def neither(ops: Sequence[Op]) -> Iterator[Proposal]:
@@ -141,7 +136,7 @@ def elsewhere(replay: Replay, ops: Sequence[Op]) -> Iterator[Proposal]:
         for i in (i for i, x in enumerate(one.args[:2]) if x.shape == one.output.shape):
             left = {one.place: operand(i)}
             for other in (op for op in ops if op is not one):
-                yield both(BEHIND, one, other, left | {other.place: then(one, i)}, kept=i)
+                yield both(BEHIND, one, other, left | {other.place: behind(partial(done, one, i))}, kept=i)
             if one.output.shape == replay.wanted.shape:
                 yield propose(AT_THE_END, one.target, partial(at_the_end, replay, one, i), kept=i)
 
@@ -158,12 +153,10 @@ def before_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
     for total, op in product(sums, once):
         goes_on = is_real(op) and begins_with(op, total) and op.args[0] is not total.args[0]
         if goes_on and total.args[1].shape == op.output.shape:
-            yield propose(ONE_PART, (op.target, total.target), partial(op.rewrite, partial(to_second, total)))
-
-
-def to_second(total: Op, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute a + f(b) for f(a + b)."""
-    return total.args[0] + function(total.args[1], *args[1:], **kwargs)
+            first, second = total.args[:2]
+            alone = with_operand(0, lambda _, second=second: second)
+            edits = partial(op.rewrite, behind(partial(torch.add, first), alone))  # a + f(b) for f(a + b)
+            yield propose(ONE_PART, (op.target, total.target), edits)
 
 
 PLACES = ", in {places} places"

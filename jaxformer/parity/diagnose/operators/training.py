@@ -246,7 +246,7 @@ def at_rate(draw: Draw, rate: float, kept: torch.Tensor, keep: float) -> torch.T
 def moved(draw: Draw, op: Op) -> Edit:
     """Edit in which the same units are dropped from the output of `op` instead."""
     factor = torch.from_numpy(numbers_of(draw)) / draw.keep
-    rewrite = Rewrite({op.place: lambda f, a, k, n: f(*a, **k) * factor})
+    rewrite = Rewrite({op.place: behind(lambda y: y * factor)})
     return together(drawn([draw], DRAWS["left_out"][1]), rewrite)
 
 
