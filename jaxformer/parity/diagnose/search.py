@@ -160,9 +160,13 @@ class Search:
         """Candidates that leave out an operation, tried where a candidate reads the same tensors in another way; and candidates
         with another number, tried where a candidate adds an operation."""
         changes = {each.mutation.change for each in found}
-        rivals = operations.rivals(self.replay) if parameters.READ in changes else ()
-        numbers = arguments.rivals(self.replay) if any(each.cost == REPEATS for each in changes) else ()
-        return [each for proposal in (*rivals, *numbers) if (each := self._tried(proposal, found))]
+        read, repeats = parameters.READ in changes, any(each.cost == REPEATS for each in changes)
+        every = self.replay.operations if read or repeats else []
+        left_out = (
+            each for op in every for each in operations.omissions(op) if read and each.mutation.change == operations.LEFT_OUT
+        )
+        numbers = (each for op in every for each in arguments.proposals(op) if repeats and each.free)
+        return [each for proposal in (*left_out, *numbers) if (each := self._tried(proposal, found))]
 
     def _tried(self, proposal: Proposal, found: list[Candidate]) -> Candidate | None:
         if not (fits := self._fitted(proposal)) or not is_certain(self.replay, fits[0], solved=proposal.free is not None):

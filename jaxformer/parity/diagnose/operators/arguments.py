@@ -13,7 +13,6 @@ from jaxformer.parity.diagnose.computes import with_argument, with_operand
 from jaxformer.parity.diagnose.functions import COMPARING, is_real
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, grouped, propose
 from jaxformer.parity.diagnose.numbers_and_orders import BASES, ORDINALS
-from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite
 
 SMALL = 0.01
@@ -44,13 +43,6 @@ def proposals(op: Op) -> Iterator[Proposal]:
                 yield op.instead(OTHER, with_argument(at, other), near, other=shown(other), was=shown(was), at=at)
     if op.name == "scaled_dot_product_attention" and op.kwargs.get("scale") is None:
         yield number(op, "scale", op.args[0].shape[-1] ** -0.5)
-
-
-def rivals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of the numbers that operations are given, as rivals of a mutation that adds an operation: of `leaky_relu` with
-    slope 0.1, twice is once with slope 0.01."""
-    for op in replay.operations:
-        yield from (each for each in proposals(op) if each.free)
 
 
 def epsilons(op: Op) -> Iterator[Proposal]:

@@ -2,6 +2,7 @@
 order, shared weights), and of the outputs of a module's children."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import combinations, permutations
 from typing import Any
@@ -93,10 +94,12 @@ def twins(replay: Replay) -> Iterator[Proposal]:
             yield propose(TWINS, (name, other), partial(calls_exchanged, module, its))
 
 
-def calls_exchanged(module: Any, other: Any) -> Edit:
-    """Edit that exchanges the `forward` of two modules. Inputs and outputs are recorded for the module whose
+@contextmanager
+def calls_exchanged(module: Any, other: Any) -> Iterator[None]:
+    """Context manager that exchanges the `forward` of two modules. Inputs and outputs are recorded for the module whose
     `forward` runs."""
-    return together(replaced(module, "forward", other.forward), replaced(other, "forward", module.forward))
+    with together(replaced(module, "forward", other.forward), replaced(other, "forward", module.forward)):
+        yield
 
 
 MOST_LAYERS = 64

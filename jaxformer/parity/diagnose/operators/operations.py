@@ -30,7 +30,6 @@ from jaxformer.parity.diagnose.functions import (
 )
 from jaxformer.parity.diagnose.mutation import DELETES, REPEATS, Change, Free, Proposal, words_of
 from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS, arranged
-from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, same
 
 COPYING = ("clone", "contiguous", "to", "detach", "float")
@@ -181,12 +180,6 @@ def omissions(op: Op) -> Iterator[Proposal]:
             yield op.instead(LEFT_OUT, operand(i))
         elif len(tensors) > 1 and (op.name in JOINING or op.args[i].shape == op.output.shape):
             yield op.instead(ALONE, operand(i), ordinal=ORDINALS[i])
-
-
-def rivals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations that leave one operation out, as rivals of a mutation that reads another tensor and may amount to the same."""
-    for op in replay.operations:
-        yield from (each for each in omissions(op) if each.mutation.change == LEFT_OUT)
 
 
 def repeats(op: Op) -> Iterator[Proposal]:
