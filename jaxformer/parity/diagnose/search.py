@@ -53,7 +53,7 @@ def cross_check(replay: Replay, proposal: Proposal, limit: float) -> Elsewhere:
         anothers = is_anothers(place, replay)
         if not alike or place == replay.place or place not in after or (anothers and isinstance(inside, Rewrite)):
             continue
-        if is_jaxs(after[place], jax, limit):
+        if off(one_number(after[place], jax, inside=True), jax) <= limit:  # masked entries may hold other numbers
             gives |= {place} if off(array, jax) > EXPLAINED else set()
         elif off(after[place], array) > EXPLAINED and not (anothers and off(array, jax) > EXPLAINED):
             contradicts = True
@@ -65,11 +65,6 @@ def is_anothers(place: ArrayKey, replay: Replay) -> bool:
     module = replay.place.site
     inner = replay.place.part == "output" and module != replay.owner
     return inner and place.site != module and not below(place.site.path, module.path)
-
-
-def is_jaxs(array: np.ndarray, jax: np.ndarray, limit: float) -> bool:
-    """True if an array is equal to jax's; masked entries may hold other numbers."""
-    return off(one_number(array, jax, inside=True), jax) <= limit
 
 
 FLOAT32, LARGE = 3e-7, 1e4

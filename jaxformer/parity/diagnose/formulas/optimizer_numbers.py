@@ -101,15 +101,11 @@ def solved(unknown: Unknown, run: Callable[[Numbers], np.ndarray], wanted: np.nd
     def array(*logarithms: float) -> np.ndarray:
         return run(numbers_of(logarithms))
 
-    starts = [np.log(1 - np.array(each) if unknown.decays else np.array(each)) for each in unknown.starts if positive(each)]
+    some = (np.array(each) for each in unknown.starts if all(0 <= number < math.inf for number in each))
+    starts = [np.log(1 - each if unknown.decays else each) for each in some]
     with np.errstate(all="ignore"):
         start = min((each.tolist() for each in starts), key=lambda each: distance(array(*each), wanted))
         return numbers_of(gauss_newton(array, start, wanted, STEPS, STEPS))
-
-
-def positive(numbers: Numbers) -> bool:
-    """True for numbers that have a logarithm; decay rates of 0 have one of 1 - rate."""
-    return all(0 <= each < math.inf for each in numbers)
 
 
 def rounded(numbers: Numbers) -> Iterator[Numbers]:

@@ -49,19 +49,18 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
             made_mask = mask_of(op.output, replay.operations)
             for change, args, mask in otherwise(made_mask, masks_instead if is_new else exchanged, MADE):
                 yield op.instead(change, gives(mask), **args)
+    is_inner = replay.owner not in (
+        CALL,
+        Site("", 0),
+    )  # booleans that one module hands another are not compared
     for i, array in inputs:
-        own: dict[str, Any] = {"unseen": True} if is_unseen(replay, array) else {}
+        own: dict[str, Any] = {"unseen": True} if array.dtype == torch.bool and is_inner else {}
         for change, args, mask in otherwise(mask_of(array, replay.operations), masks_instead, GIVEN):
             yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, **own)
     yield from (op.instead(ALONE, behind(mask_alone)) for op in replay.operations if adds_more(op.output))
     for op in replay.operations:
         yield from within(op)
     yield from behind_softmax([op for op in replay.operations if isinstance(op.output, torch.Tensor)])
-
-
-def is_unseen(replay: Replay, mask: torch.Tensor) -> bool:
-    """True if jax's own mask is not compared with this input: booleans that one module hands to another."""
-    return mask.dtype == torch.bool and replay.owner not in (CALL, Site("", 0))
 
 
 def otherwise(

@@ -201,16 +201,12 @@ def joins(op: Op) -> Iterator[Proposal]:
         for order in reorders(range(many))[:-1] if 2 < many <= MOST_JOINED else ():
             yield op.instead(JOINED, with_operand(0, lambda x, order=order: [x[i] for i in order]), order=order)
         for part in range(many) if many <= MOST_JOINED else ():
-            yield op.instead(ZEROS, with_operand(0, partial(with_zeros, part)), part=part + 1, parts=many)
+            zeroed = with_operand(0, lambda parts, part=part: [x * (i != part) for i, x in enumerate(parts)])
+            yield op.instead(ZEROS, zeroed, part=part + 1, parts=many)
         if many == 2 and len(shapes) == 1 and parts[0].ndim > 1 and parts[0].shape[-1] > 1:
             yield op.instead(IN_TURNS, lambda f, a, k, n: torch.stack([*a[0]], -1).flatten(-2))
     if op.name == "stack" and many == 2 == op.output.shape[-1]:
         yield op.instead(IN_A_ROW, lambda f, a, k, n: torch.cat([*a[0]], -1).reshape(op.output.shape))
-
-
-def with_zeros(part: int, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Parts with zeros for one of them."""
-    return [x * (i != part) for i, x in enumerate(parts)]
 
 
 def repeats(op: Op) -> Iterator[Proposal]:
