@@ -15,8 +15,9 @@ Run = Callable[..., np.ndarray | None]
 Numbers = tuple[float, ...]
 SEEDS = (0.5, 2.0, 0.25, 4.0, 0.1, 10.0, -1.0, 0.0)
 """Multiples of torch's number from which the search may start."""
-STEPS, PARTS_OF_STEP = 9, (1.0, 0.3, 0.1)
-"""Largest number of Gauss-Newton steps, and the parts of a step that are tried."""
+STEPS = 9
+SHORTER, MUCH_SHORTER = (1.0, 0.3, 0.1), (1.0, 0.3, 0.1, 0.03, 0.01)
+"""Parts of a step that are tried until one comes nearer."""
 RANK = 1e-10
 """Least singular value, relative to the largest, at which numbers count as independent."""
 SLOW, MOST_SLOW = 0.7, 1
@@ -111,17 +112,22 @@ def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) ->
 
 
 def gauss_newton(
-    run: Run, start: Sequence[float], wanted: np.ndarray, steps: int = STEPS, most_slow: int = MOST_SLOW
+    run: Run,
+    start: Sequence[float],
+    wanted: np.ndarray,
+    steps: int = STEPS,
+    most_slow: int = MOST_SLOW,
+    parts: Sequence[float] = SHORTER,
 ) -> Numbers:
     """Minimise the difference by Gauss-Newton steps; return the best numbers found. `most_slow`: number of slow steps in a row
-    after which the solver gives up."""
+    after which the solver gives up; `parts`: those of a step that are tried."""
     best = np.array(start, np.float64)
     residual, slow = off(run(*start), wanted), 0
     for _ in range(steps):
         if residual <= EXPLAINED / 30 or slow > most_slow or (slopes := slopes_of(run, best, wanted)) is None:
             break
         move = np.linalg.lstsq(slopes, (wanted - run(*best.tolist())).ravel(), rcond=RANK)[0]
-        nearer = ((x, off(run(*x.tolist()), wanted)) for x in (best + part * move for part in PARTS_OF_STEP))
+        nearer = ((x, off(run(*x.tolist()), wanted)) for x in (best + part * move for part in parts))
         x, new = next((each for each in nearer if each[1] < residual), (best, residual))
         if new == residual:
             break

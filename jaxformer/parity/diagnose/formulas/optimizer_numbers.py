@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxformer.parity.diagnose.formulas.optimizer_steps import SOME, Course, Settings, step, step_choices
 from jaxformer.parity.diagnose.formulas.words import said
-from jaxformer.parity.diagnose.solve import Numbers, gauss_newton
+from jaxformer.parity.diagnose.solve import MUCH_SHORTER, Numbers, gauss_newton
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
 STEPS = 25
@@ -105,7 +105,7 @@ def solved(unknown: Unknown, run: Callable[[Numbers], np.ndarray], wanted: np.nd
     starts = [np.log(1 - each if unknown.decays else each) for each in some]
     with np.errstate(all="ignore"):
         start = min((each.tolist() for each in starts), key=lambda each: distance(array(*each), wanted))
-        return numbers_of(gauss_newton(array, start, wanted, STEPS, STEPS))
+        return numbers_of(gauss_newton(array, start, wanted, STEPS, STEPS, MUCH_SHORTER))
 
 
 def rounded(numbers: Numbers) -> Iterator[Numbers]:
