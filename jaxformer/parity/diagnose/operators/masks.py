@@ -10,18 +10,16 @@ import torch
 from jaxformer.parity.diagnose import mutation
 from jaxformer.parity.diagnose.attention_cores import FUSED
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.computes import behind, gives, operand, with_named, with_operand
+from jaxformer.parity.diagnose.computes import behind, gives, with_named, with_operand
 from jaxformer.parity.diagnose.mask_senses import Mask, kept_keys, mask_of
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Proposal, propose
 from jaxformer.parity.diagnose.other_masks import Others, exchanged, masks_instead, said, windows
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.trace import Op, Rewrite, same
+from jaxformer.parity.diagnose.trace import Op, same
 from jaxformer.parity.numerics.float_masks import fillers, kind_of
 from jaxformer.parity.trace.call_records import arrays_in
 from jaxformer.parity.trace.call_sites import CALL, Site
 
-LOW = -1e4
-"""Scores below this count as masked."""
 GIVES, MAKES = "applies the mask that it is given", "applies the mask of {0}"
 
 
@@ -33,13 +31,12 @@ def makes(args: dict[str, Any]) -> str:
 GIVEN = Change("masks.given", said, GIVES, cost=mutation.GIVEN), Change("masks.given_left_out", said, GIVES, cost=DELETES)
 MADE = Change("masks.made", said, makes), Change("masks.made_left_out", said, makes, cost=DELETES)
 ALONE = Change("masks.alone", "has 0 and -inf there alone: the bias is left out", "adds a bias and a mask in {0}")
-BEHIND = Change("masks.behind", "sets weights to 0 after the softmax", "masks scores before the softmax by {0}")
 SINK = Change("masks.sink", "leaves out the last column, the sink")
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of each distinct mask, where it appears first; then of masks that are added with a bias, of attention without
-    a mask or with its kernel's, and of masks before the softmax."""
+    """Mutations of each distinct mask, where it appears first; then of masks that are added with a bias, and of attention
+    without a mask or with its kernel's."""
     given: list[torch.Tensor] = []
     inputs = [(i, array) for i, array in enumerate(arrays_in(replay.arguments)) if is_new_mask(array, given)]
     made: list[torch.Tensor] = []
@@ -60,7 +57,6 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     yield from (op.instead(ALONE, behind(mask_alone)) for op in replay.operations if adds_more(op.output))
     for op in replay.operations:
         yield from within(op)
-    yield from behind_softmax([op for op in replay.operations if isinstance(op.output, torch.Tensor)])
 
 
 def otherwise(
@@ -83,19 +79,6 @@ def otherwise(
             nan = zeros.masked_fill(~seen, -torch.inf).masked_fill(empty, torch.nan)
             for which, other in (("alike", alike), ("nan", nan)):
                 yield changes[0], {"how": how, **args, "empty": which}, other
-
-
-def behind_softmax(operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations that set weights to 0 after a softmax of all scores, in place of masking scores before it."""
-    softmaxes = [op for op in operations if op.name == "softmax"]
-    for mask in operations:
-        scores: Any = next(iter(mask.args), None)
-        for softmax in softmaxes if isinstance(scores, torch.Tensor) else ():
-            if scores.shape != softmax.output.shape or not same(mask.output, softmax.args[0]):
-                continue
-            if (hidden := (mask.output < LOW) & (scores > LOW)).any():
-                altered = {mask.place: operand(0), softmax.place: behind(without(hidden, 0.0))}
-                yield propose(BEHIND, (mask.target, softmax.target), partial(Rewrite, altered))
 
 
 def within(op: Op) -> Iterator[Proposal]:

@@ -42,7 +42,6 @@ EXCHANGED = Change(
     reroutes=True,
 )
 BEHIND = Change("pairs.behind", "does that after {1} instead")
-AT_THE_END = Change("pairs.at_the_end", "does that at the end, to the result")
 ONE_PART = Change("pairs.one_part", "does it to the second operand of {1} alone, before the sum")
 
 
@@ -60,7 +59,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
         yield both(EXCHANGED, one, other, {one.place: gives(other.output), other.place: gives(one.output)})
     yield from exchanged_with_children(replay, once)
     for those in groups:
-        yield from elsewhere(replay, those)
+        yield from elsewhere(those)
 
 
 def both(change: Change, one: Op, other: Op, computes: Mapping[Place, Compute], **args: Any) -> Proposal:
@@ -129,21 +128,14 @@ def exchanged_with(replay: Replay, site: Site, x: torch.Tensor, op: Op) -> Edit:
     return together(replay.given_outputs({site: op.output}), op.rewrite(gives(x)))
 
 
-def elsewhere(replay: Replay, ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations that apply an elementwise operation with a second array after another operation instead, or at the end: a gate
-    on the other side of a norm."""
+def elsewhere(ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations that apply an elementwise operation with a second array after another operation instead: a gate on the other
+    side of a norm."""
     for one in (op for op in ops if op.name in JOINING and all(isinstance(x, torch.Tensor) for x in op.args[:2])):
         for i in (i for i, x in enumerate(one.args[:2]) if x.shape == one.output.shape):
             left = {one.place: operand(i)}
             for other in (op for op in ops if op is not one):
                 yield both(BEHIND, one, other, left | {other.place: behind(partial(done, one, i))}, kept=i)
-            if one.output.shape == replay.wanted.shape:
-                yield propose(AT_THE_END, one.target, partial(at_the_end, replay, one, i), kept=i)
-
-
-def at_the_end(replay: Replay, op: Op, i: int) -> Edit:
-    """Edit that leaves an operation out, and applies it to the array at the end."""
-    return together(Rewrite({op.place: operand(i)}), replay.followed_by(partial(done, op, i)))
 
 
 def before_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
