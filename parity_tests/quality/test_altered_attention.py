@@ -154,7 +154,7 @@ BUGS = {
     "sloped: slopes turned": "jax has ALiBi's slopes from the last head to the first",
     "sloped: weak": "jax sets masked scores to -7",
     "sloped: sink": "jax has a score of 0 beside the keys",
-    "sloped: after": "jax sets weights to 0 after the softmax",
+    "sloped: after": "jax masks after the softmax, not before it",
     "sloped: merged unit by unit": "what is gathered as (heads, width)",
 }
 

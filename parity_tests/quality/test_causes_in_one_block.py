@@ -116,7 +116,7 @@ CAUSES = {
     "values too": "torch uses v_proj as it is; jax applies k_norm to it",
     "halves": "torch has rotary pairs interleaved; jax has them half and half",
     "angles": "jax multiplies positions by 2 pi",
-    "mask late": "sets weights to 0 after the softmax",
+    "mask late": "jax masks after the softmax, not before it",
     "norms before": "torch has after_attention where it is; jax has it before attention",
     "product late": "`self.gate(x) * self.up(x)` (test_causes_in_one_block.py:62); jax does that after mix",
     "activation late": "jax does that after down",

@@ -65,7 +65,6 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/parity/compare.py:dump": COMPARISON,
     "jaxformer/parity/compare.py:check": COMPARISON,
     "jaxformer/parity/diagnose/operators/packing.py:part_of": COMPUTED,
-    "jaxformer/parity/diagnose/operators/permute.py:window": COMPUTED,
     "jaxformer/training/torch_run.py:from_torch_training": "what torch's optimizer does not say, each by its own name",
     "torch_ref/decoding/beam.py:beam_search": DECODING,
     "torch_ref/decoding/choose.py:choose": DECODING,

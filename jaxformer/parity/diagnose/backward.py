@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from jaxformer.parity.diagnose import gradients_at_zero
-from jaxformer.parity.diagnose.calls import of_reals
+from jaxformer.parity.diagnose.calls import named, of_reals
+from jaxformer.parity.diagnose.computes import behind, operand, with_argument, with_operand
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
-from jaxformer.parity.diagnose.functions import is_real
+from jaxformer.parity.diagnose.functions import is_real, scaled
 from jaxformer.parity.diagnose.mutation import Change, Proposal
 from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
-from jaxformer.parity.diagnose.operators.arguments import with_operand
-from jaxformer.parity.diagnose.trace import Listing, Op, Rewrite
+from jaxformer.parity.diagnose.trace import Listing, Op, at_once
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.numerics.metrics import distance, host
@@ -37,11 +38,8 @@ ROW_TRAINED = Change("gradients.row_trained", "trains row {row}, which torch's p
 MASKED_SCORES = "the gradient of masked scores, which is seen where every key is masked"
 MASK_STOPPED = Change("gradients.mask_stopped", f"stops {MASKED_SCORES}")
 MASK_SENT = Change("gradients.mask_sent", f"does not stop {MASKED_SCORES}")
-NORMS = {
-    "batch_norm": ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
-    "layer_norm": ("x", "normalized_shape", "weight", "bias", "eps"),
-}
-"""Norms that are one operation, and the names of their arguments."""
+NORMS = ("batch_norm", "layer_norm")
+"""Norms that are one operation."""
 STATISTICS = (("mean", "variance"), ("variance",), ("mean",))
 
 
@@ -50,12 +48,12 @@ def stops(op: Op) -> Iterator[Proposal]:
     for which in STATISTICS if op.name in NORMS else ():
         yield op.instead(STATISTICS_STOPPED, partial(normed, which), which=which)
     if op.name in ("detach", "get_data"):
-        yield op.instead(RELEASED, lambda f, a, k, n: a[0])
+        yield op.instead(RELEASED, operand(0))
     elif is_real(op):
-        yield op.instead(STOPPED, lambda f, a, k, n: f(*a, **k).detach())
+        yield op.instead(STOPPED, behind(torch.detach))
         floats = [i for i, x in enumerate(op.args[:3]) if of_reals(x)]
         for i in floats if len(floats) > 1 else ():
-            yield op.instead(OPERAND_STOPPED, partial(with_operand, i, torch.detach), operand=ORDINALS[i])
+            yield op.instead(OPERAND_STOPPED, with_operand(i, torch.detach), operand=ORDINALS[i])
 
 
 def usual(op: Op) -> Iterator[Proposal]:
@@ -63,7 +61,7 @@ def usual(op: Op) -> Iterator[Proposal]:
     which are seen where every key of a row is masked."""
     row = op.kwargs.get("padding_idx")
     if op.name == "embedding" and row is not None:
-        yield op.instead(ROW_TRAINED, lambda f, a, k, n: f(*a, **{**k, "padding_idx": None}), row=row)
+        yield op.instead(ROW_TRAINED, with_argument("padding_idx", None), row=row)
     if op.name in ("add", "iadd", "radd") and any(of_reals(x) and bool((x <= MASKED).any()) for x in op.args):
         yield op.instead(MASK_STOPPED, masked_stopped)
     if op.name in ("masked_fill", "where") and any(goes_on(x, op.output) for x in op.args):
@@ -92,8 +90,8 @@ def goes_on(x: Any, y: Any) -> bool:
 def normed(which: tuple[str, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
     """Compute a norm with the gradient of some of its statistics stopped; ValueError for running statistics, which have no
     gradient."""
-    given: dict[str, Any] = dict(zip(NORMS[function.__name__], args, strict=False)) | kwargs
-    x, weight, bias = given["x"], given.get("weight"), given.get("bias")
+    given = named(getattr(functional, function.__name__), args, kwargs)
+    x, weight, bias = given["input"], given.get("weight"), given.get("bias")
     if function.__name__ == "layer_norm":
         axes, shape = [*range(-len(given["normalized_shape"]), 0)], given["normalized_shape"]
     elif given.get("training"):
@@ -102,8 +100,8 @@ def normed(which: tuple[str, ...], function: Any, args: Any, kwargs: Any, n: int
         raise ValueError("running statistics have no gradient")
     mean, variance = x.mean(axes, keepdim=True), x.var(axes, correction=0, keepdim=True)
     mean, variance = (each.detach() if name in which else each for name, each in (("mean", mean), ("variance", variance)))
-    y = (x - mean) / (variance + given.get("eps", 1e-5)).sqrt()
-    return (y if weight is None else y * weight.reshape(shape)) + (0 if bias is None else bias.reshape(shape))
+    weight, bias = (each if each is None else each.reshape(shape) for each in (weight, bias))
+    return scaled((x - mean) / (variance + given.get("eps", 1e-5)).sqrt(), weight, bias)
 
 
 NEAR, CLEAR = 1e-9, 100
@@ -197,7 +195,7 @@ def explain_stopped(backward: Backward, session: Session) -> Diagnosis:
         if session.calls_left < 0:
             return math.inf
         try:
-            return distance(as_nan(backward.gradient(at_once(several))), wanted)
+            return distance(as_nan(backward.gradient(at_once(each.edit() for each in several))), wanted)
         except REFUSED:
             return math.inf
 
@@ -231,8 +229,3 @@ def as_nan(gradient: np.ndarray) -> np.ndarray:
 def subsets(several: Sequence[Proposal]) -> Iterator[list[Proposal]]:
     """Yield all subsets but the empty one, the smaller ones first."""
     return (list(some) for n in range(1, len(several) + 1) for some in itertools.combinations(several, n))
-
-
-def at_once(several: Sequence[Proposal]) -> Rewrite:
-    """Return one edit that applies several mutations, each of one operation."""
-    return Rewrite({place: compute for each in several for place, compute in vars(each.edit())["altered"].items()})

@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from jaxformer.parity.diagnose.calls import bound
 from jaxformer.parity.diagnose.decoding_faults import Fault, Seen, sources
-from jaxformer.parity.diagnose.rotation import Rotation
+from jaxformer.parity.diagnose.operators.rotary_heads import Rotation
 from jaxformer.parity.diagnose.trace import OPENED, opened
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.trace.torch_hooks import fused_scores

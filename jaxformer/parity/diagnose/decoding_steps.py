@@ -33,7 +33,7 @@ def explain_steps(
     """
     if len(theirs) != len(ours):
         return ""
-    in_prompt = not same(theirs[0], ours[0])
+    in_prompt = apart(theirs[0], ours[0]) > TOLERANCE
     if not in_prompt and (says := one_factor(theirs[1:], ours[1:])):
         return says
     found = list[str]()
@@ -47,11 +47,6 @@ def explain_steps(
             if (residual := residual_of(generate(copied), fault, ours, fed, budget)) <= TOLERANCE:
                 found.append(f"{fault.says} (residual {residual:.0e})")
     return f"jax as if {', or '.join(found[:MOST_NAMED])}" if found else ""
-
-
-def same(theirs: np.ndarray, ours: np.ndarray) -> bool:
-    """True if the logits of a step are equal within the tolerance."""
-    return apart(theirs, ours) <= TOLERANCE
 
 
 def apart(theirs: np.ndarray, ours: np.ndarray) -> float:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,16 +11,17 @@ import torch
 from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.trace import Compute, Op
+from jaxformer.parity.diagnose.computes import Compute, with_named
+from jaxformer.parity.diagnose.trace import Op
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 ACTIVATIONS: dict[str, Function] = {
     "gelu": functional.gelu,
-    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "gelu by tanh": partial(functional.gelu, approximate="tanh"),
+    "quick gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": functional.silu,
     "relu": torch.relu,
-    "squared_relu": lambda x: torch.relu(x) ** 2,
+    "squared relu": lambda x: torch.relu(x) ** 2,
     "relu6": functional.relu6,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
@@ -28,7 +29,7 @@ ACTIVATIONS: dict[str, Function] = {
     "exp": torch.exp,
     "elu": functional.elu,
     "leaky_relu": functional.leaky_relu,
-    "steep_leaky_relu": partial(functional.leaky_relu, negative_slope=0.2),
+    "leaky relu 0.2": partial(functional.leaky_relu, negative_slope=0.2),
     "hardswish": functional.hardswish,
     "hardsigmoid": functional.hardsigmoid,
     "mish": functional.mish,
@@ -36,30 +37,18 @@ ACTIVATIONS: dict[str, Function] = {
     "softsign": functional.softsign,
     "hardtanh": functional.hardtanh,
     "logsigmoid": functional.logsigmoid,
-    "steep_hardsigmoid": lambda x: (0.2 * x + 0.5).clamp(0, 1),
+    "hard sigmoid 0.2 x + 0.5": lambda x: (0.2 * x + 0.5).clamp(0, 1),
     "softmax": partial(torch.softmax, dim=-1),
     "log_softmax": partial(torch.log_softmax, dim=-1),
 }
-SPELLED = {
-    "gelu_tanh": "gelu by tanh",
-    "quick_gelu": "quick gelu",
-    "squared_relu": "squared relu",
-    "leaky_relu": "leaky relu",
-    "steep_leaky_relu": "leaky relu 0.2",
-    "hardswish": "hard swish",
-    "hardsigmoid": "hard sigmoid",
-    "hardtanh": "hard tanh",
-    "logsigmoid": "log sigmoid",
-    "steep_hardsigmoid": "hard sigmoid 0.2 x + 0.5",
-    "log_softmax": "log softmax",
-}
-"""Words for activations, where they differ from the name."""
+"""Activations by torch's names, or by words for those that torch has no function of."""
+SPELLED = {"hardswish": "hard swish", "hardsigmoid": "hard sigmoid", "hardtanh": "hard tanh", "logsigmoid": "log sigmoid"}
 EXPONENTIALS: dict[str, Function] = {
-    "negative": lambda x: torch.exp(-x),
-    "expm1": torch.expm1,
-    "exp2": torch.exp2,
-    "linear": lambda x: 1 + x,
-    "bilinear": lambda x: (1 + x / 2) / (1 - x / 2),
+    "exp(-x)": lambda x: torch.exp(-x),
+    "exp(x) - 1": torch.expm1,
+    "2^x": torch.exp2,
+    "1 + x": lambda x: 1 + x,
+    "(1 + x/2) / (1 - x/2)": lambda x: (1 + x / 2) / (1 - x / 2),
 }
 """Functions that stand for the exponential, or approximate it."""
 POOLINGS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
@@ -69,16 +58,17 @@ POOLINGS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "first": lambda x, axis: x.select(axis, 0),
     "last": lambda x, axis: x.select(axis, -1),
 }
-ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
-    "product": torch.mul,
-    "difference": torch.sub,
-    "sum": torch.add,
-    "quotient": torch.div,
-    "smaller": torch.minimum,
-    "larger": torch.maximum,
-    "either": torch.logical_or,
-    "both": torch.logical_and,
+ARITHMETIC: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {
+    "product": ("multiplies the two", torch.mul),
+    "difference": ("subtracts them", torch.sub),
+    "sum": ("adds the two", torch.add),
+    "quotient": ("divides the first by the second", torch.div),
+    "smaller": ("takes the smaller (`minimum`)", torch.minimum),
+    "larger": ("takes the larger (`maximum`)", torch.maximum),
+    "either": ("is true where either is, not where both are", torch.logical_or),
+    "both": ("is true where both are, not where either is", torch.logical_and),
 }
+"""Operations of two tensors, with words."""
 OTHERWISE = {
     "add": ("product", "difference"),
     "sub": ("sum",),
@@ -106,9 +96,9 @@ MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqu
 LEAST = torch.finfo(torch.float32).eps
 
 
-def spelled(template: str, names: Iterable[str]) -> dict[str, str]:
-    """Return words for each activation: the template with its name for `{}`."""
-    return {name: template.replace("{}", SPELLED.get(name, name)) for name in names}
+def spelled(name: str) -> str:
+    """Words for an activation."""
+    return SPELLED.get(name, name.replace("_", " "))
 
 
 def is_activation(op: Op) -> bool:
@@ -120,21 +110,6 @@ def is_real(op: Op) -> bool:
     """True if an operation computes one tensor of floats, and does not only move entries."""
     x = op.output
     return isinstance(x, torch.Tensor) and x.is_floating_point() and op.name not in MOVES
-
-
-def of_first(other: Function, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute `other` of the first operand."""
-    return other(args[0])
-
-
-def of_all(other: Callable[..., Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute `other` of all arguments."""
-    return other(*args, **kwargs)
-
-
-def behind(other: Callable[[Any], Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Apply `other` to the output."""
-    return other(function(*args, **kwargs))
 
 
 def normalized(x: torch.Tensor, axes: tuple[int, ...], epsilon: float, kind: str) -> torch.Tensor:
@@ -188,17 +163,11 @@ def group_norm(kind: str, function: Any, args: Any, kwargs: Any, n: int) -> torc
     return scaled(y, *(each if each is None else each.reshape(-1, *[1] * (x.ndim - 2)) for each in affine))
 
 
-def batch_norm(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute a batch norm with the statistics of the batch, as in training."""
-    batch = {"running_mean": None, "running_var": None, "training": True}
-    return functional.batch_norm(**(named(functional.batch_norm, args, kwargs) | batch))
-
-
 NORMS: dict[str, dict[str, Compute]] = {
     "layer_norm": {kind: Norm(kind) for kind in ("rms", "unbiased", "kept")},
     "rms_norm": {"centered": Norm("centered")},
     "weight_norm": {"undivided": lambda f, a, k, n: a[0] * a[1]},
-    "batch_norm": {"batch": batch_norm},
+    "batch_norm": {"batch": with_named(running_mean=None, running_var=None, training=True)},
     "group_norm": {
         kind: partial(group_norm, kind) for kind in ("strided", "positions", "channels", "rows", "rms", "kept", "unbiased")
     },

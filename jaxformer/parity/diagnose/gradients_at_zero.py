@@ -2,12 +2,12 @@
 from a root, a logarithm or a division. A port that writes these out has NaN there."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
 
 from jaxformer.parity.diagnose.calls import of_reals
+from jaxformer.parity.diagnose.computes import operand
 from jaxformer.parity.diagnose.mutation import Change, Proposal
 from jaxformer.parity.diagnose.trace import Op
 
@@ -46,12 +46,7 @@ def proposals(op: Op) -> Iterator[Proposal]:
         yield op.instead(AT_ZERO, poisoned)
     for i, x in enumerate(op.args if op.name in GUARDS else ()):
         if of_reals(x) and of_reals(op.output) and x.shape == op.output.shape:
-            yield op.instead(UNGUARDED, partial(unguarded, i))
-
-
-def unguarded(i: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Return operand `i`."""
-    return args[i]
+            yield op.instead(UNGUARDED, operand(i))
 
 
 def poisoned(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:

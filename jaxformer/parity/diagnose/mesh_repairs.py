@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from jaxformer.parity.diagnose.mutation import grouped
 from jaxformer.parity.trace.collectives import Bind, Edit, OnOp, Op, Seen, axes_of, plainly, used
 
 REDUCED: dict[str, Callable[..., Any]] = {"reduce_sum": jax.lax.psum, "reduce_max": jax.lax.pmax, "reduce_min": jax.lax.pmin}
@@ -147,9 +148,7 @@ def moved_before(axis: str, n: int, by: int, step: int) -> OnOp:
 def of_own_parts(seen: Seen, axis: str) -> Iterator[Repair]:
     """Yield changes that make what devices take of their own parts that of the whole: of an operation, of a line, of all."""
     ops = [op for op in seen.ops if op.name in REDUCED and op.number is not None]
-    lines: dict[str, list[Op]] = {}
-    for op in ops:
-        lines.setdefault(op.line, []).append(op)
+    lines = grouped(ops, lambda op: op.line)
     groups = [[op] for op in ops] + [several for several in lines.values() if len(several) > 1]
     for group in (*groups, *([ops] if len(lines) > 1 else ())):
         for kind, word in ((jax.lax.pmean, "mean"), (jax.lax.psum, "sum")):

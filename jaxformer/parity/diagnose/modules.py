@@ -1,9 +1,11 @@
 """Edits of a replay's modules and tensors; the modules' paths, names and outputs."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -24,6 +26,16 @@ def replaced(owner: Any, attribute: str, other: Any) -> Iterator[None]:
             object.__delattr__(owner, attribute)
         else:
             object.__setattr__(owner, attribute, before)
+
+
+@contextmanager
+def intercepted(modules: Mapping[str, Any], through: Callable[..., Any]) -> Iterator[None]:
+    """Edit: calls of modules become `through(name, forward, *args, **kwargs)`."""
+    with ExitStack() as stack:
+        for name, module in modules.items():
+            other = wraps(module.forward)(partial(through, name, module.forward))
+            stack.enter_context(mock.patch.object(module, "forward", other))
+        yield
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Mutations as data: one change of torch's code, the edit that applies it to a run, and the words that describe it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from string import Formatter
@@ -127,16 +127,6 @@ class Free:
 
 
 @dataclass(frozen=True)
-class ByRow:
-    """Alternatives from which each row of the array takes its own."""
-
-    ways: tuple[Callable[[], Edit], ...]
-    """Edits that apply one alternative to all rows; the plain ones first."""
-    chosen: "Callable[[tuple[int, ...]], Proposal]"
-    """Function from the alternative of each row, by its index in `ways`, to one proposal."""
-
-
-@dataclass(frozen=True)
 class Proposal:
     """Mutation to be tried, and the edit that applies it to a run."""
 
@@ -146,8 +136,6 @@ class Proposal:
     near: tuple[Callable[[], Edit], ...] = ()
     """Edits of the same mutation with neighbouring numbers. Where one of them gives jax's array too, the number acts in steps
     (it is rounded to an integer, say), and the candidate is ambiguous."""
-    by_row: ByRow | None = None
-    """Alternatives to be solved for row by row; `mutation` is then only a placeholder."""
 
     def edit(self) -> Edit:
         """Return the context manager in which torch is mutated; the number of a free parameter has to be known."""
@@ -174,6 +162,19 @@ def propose(
     those = tuple(Target(each) if isinstance(each, str) else each for each in several)
     held = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in args.items())
     return Proposal(Mutation(change, those, held), edits, free, near)
+
+
+def grouped(several: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    """Group by a key, in order."""
+    found: dict[Any, list[Any]] = {}
+    for each in several:
+        found.setdefault(key(each), []).append(each)
+    return found
+
+
+def words_of(ways: Mapping[str, tuple[str, Any]]) -> dict[str, str]:
+    """Words of each way in a table of words and functions."""
+    return {how: words for how, (words, _) in ways.items()}
 
 
 @contextmanager

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-MOST_KEYS = 33
-"""Sliding windows of fewer keys than this are tried where torch has none, and edges of windows that are moved by fewer."""
+MOST_KEYS, MOST_MORE, FEWEST = 33, 13, 5
+"""Bounds, in keys, of sliding windows that are tried where torch has none and of moves of their edges, and of what rows of a
+padding mask are longer or shorter; and the least number of keys of such rows: of fewer, any booleans look like them."""
 Others = Iterable[tuple[str, Mapping[str, int | str], torch.Tensor]]
 """Key of `OTHERS`, arguments of its words, and the mask: True where a key is seen."""
 OTHERS = {
@@ -20,7 +21,7 @@ OTHERS = {
     "first_row": "applies that of the first row to all rows",
     "any_row": "applies one for all rows: a key is seen where any row has it",
     "every_row": "applies one for all rows: a key is seen where every row has it",
-    "key": "applies it one key {by}",
+    "length": "has its mask true at {number} {by} in each row",
     "window": "has a window of {keys} keys for {was}",
     "moved": "has the window one key further {by}",
     "no_window": "leaves out the window",
@@ -71,14 +72,27 @@ def masks_instead(keep: torch.Tensor) -> Others:
         yield "first_row", {}, keep[:1].expand_as(keep)
         yield "any_row", {}, keep.any(0, keepdim=True).expand_as(keep)
         yield "every_row", {}, keep.all(0, keepdim=True).expand_as(keep)
-    if keep.shape[-2] == 1:
-        yield "key", {"by": "longer"}, keep | keep.roll(1, -1)
-        yield "key", {"by": "shorter"}, keep & keep.roll(1, -1)
+    yield from other_lengths(keep)
 
 
 def exchanged(mask: torch.Tensor) -> Others:
     """Mask with queries and keys exchanged."""
     yield "exchanged", {}, mask.mT
+
+
+def other_lengths(keep: torch.Tensor) -> Others:
+    """Masks to try in place of one that shows every query the keys at the beginning of a row, or at its end: longer and shorter
+    rows. Rows of two axes are those of a batch, unless there are as many as keys."""
+    alike, keys = keep.reshape(len(keep), -1, keep.shape[-1]), keep.shape[-1]
+    if len(keep) < 2 or keys < FEWEST or keep.all():
+        return
+    steps = alike[:, 0].int().diff()
+    if (alike != alike[:, :1]).any() or steps.min() * steps.max() < 0 or (keep.ndim == 2 and len(keep) == keys):
+        return
+    places = torch.arange(keys).flip(0) if steps.max() > 0 else torch.arange(keys)
+    for n in range(1, min(MOST_MORE, keys)):
+        for by, moved in (("more", n), ("fewer", -n)):
+            yield "length", {"by": by, "keys": n}, (places < keep.sum(-1, keepdim=True) + moved).expand_as(keep)
 
 
 class Window(NamedTuple):

@@ -35,10 +35,9 @@ from jaxformer.parity.diagnose.operators import (
     reroute,
     rotary,
     rotary_heads,
-    rounds,
     routing,
     scales,
-    solved_arrays,
+    tables,
     training,
     wiring,
 )
@@ -71,7 +70,6 @@ FEW = 0.6
 """Largest share of the operations that is worth to be searched first."""
 PARTS: tuple[OfOp, ...] = (recurrences.proposals, indices.proposals, permute.windows, packing.blocks, permute.factors)
 SEVERAL = (
-    permute.repeats,
     packing.proposals,
     routing.choices,
     scales.proposals,
@@ -83,7 +81,7 @@ SEVERAL = (
 """Operators that read the list of all operations."""
 OPERANDS = (arguments.literals, reroute.made_before, pairs.before_sums)
 """Operators of the operands of operations, used one after another."""
-ORDERS: tuple[OfOp, ...] = (permute.merges_and_splits, permute.pixels, packing.inner_parts, permute.transposed)
+ORDERS: tuple[OfOp, ...] = (permute.repeats, permute.merges_and_splits, permute.pixels, packing.inner_parts, permute.transposed)
 ALONG: tuple[OfOp, ...] = (axes.reductions, axes.rolls, axes.orders, axes.rows_together, axes.other_axes)
 AXES: tuple[OfOp, ...] = (permute.joins, *ALONG, *convolutions.KINDS, *ORDERS)
 ONE: tuple[OfOp, ...] = (
@@ -126,7 +124,7 @@ class Registry:
             (self.of(parameters.constants), 1),
             (self.of(exchange.lists_of_layers, exchange.twins), 1),
         )
-        last = ((self.in_runs(), 1), (self.of(parameters.in_one_layer), 1), (self.of(solved_arrays.small_tables), 1))
+        last = ((self.in_runs(), 1), (self.of(parameters.in_one_layer), 1), (self.of(tables.small_tables), 1))
         few = runs < OF_EACH * len(self.replay.operations)
         return (*first, *(self.turns() if few else self.one_by_one()), *last)
 
@@ -167,7 +165,7 @@ class Registry:
             (self.of(pairs.everywhere, parameters.in_groups), 1),
             *self.named(),
             (switches, 1),
-            (self.of(solved_arrays.small_tables), 1),
+            (self.of(tables.small_tables), 1),
         )
         every = in_turns(*several)
         return *first, (in_turns(every, every, self.that_may_be_why()), 1)
@@ -189,13 +187,12 @@ class Registry:
         """Return small kinds of well-known faults: masks, norms of heads, rotary positions, attention."""
         return (
             (self.of(masks.proposals), 1),
-            (self.of(solved_arrays.mask_rows), 1),
             (self.of(head_norms.moves), 1),
             (self.of(head_norms.proposals), 1),
             (self.of(rotary.proposals, rotary_heads.proposals), 1),
             (self.of(wiring.other_layers), 1),
             (self.of(attention.proposals), 1),
-            (self.of(rounds.proposals), 1),
+            (self.of(loops.rounds), 1),
         )
 
     def wiring(self) -> Proposals:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
-from jaxformer.parity.diagnose.mutation import REPEATS, ByRow, Proposal
+from jaxformer.parity.diagnose.mutation import REPEATS, Proposal
 from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.diagnose.operators import arguments, operations, parameters
 from jaxformer.parity.diagnose.operators.training import is_certain
@@ -53,7 +53,7 @@ def cross_check(replay: Replay, proposal: Proposal, limit: float) -> Elsewhere:
         anothers = is_anothers(place, replay)
         if not alike or place == replay.place or place not in after or (anothers and isinstance(inside, Rewrite)):
             continue
-        if is_jaxs(after[place], jax, limit):
+        if off(one_number(after[place], jax, inside=True), jax) <= limit:  # masked entries may hold other numbers
             gives |= {place} if off(array, jax) > EXPLAINED else set()
         elif off(after[place], array) > EXPLAINED and not (anothers and off(array, jax) > EXPLAINED):
             contradicts = True
@@ -65,11 +65,6 @@ def is_anothers(place: ArrayKey, replay: Replay) -> bool:
     module = replay.place.site
     inner = replay.place.part == "output" and module != replay.owner
     return inner and place.site != module and not below(place.site.path, module.path)
-
-
-def is_jaxs(array: np.ndarray, jax: np.ndarray, limit: float) -> bool:
-    """True if an array is equal to jax's; masked entries may hold other numbers."""
-    return off(one_number(array, jax, inside=True), jax) <= limit
 
 
 FLOAT32, LARGE = 3e-7, 1e4
@@ -160,15 +155,15 @@ class Search:
         """Candidates that leave out an operation, tried where a candidate reads the same tensors in another way; and candidates
         with another number, tried where a candidate adds an operation."""
         changes = {each.mutation.change for each in found}
-        rivals = operations.rivals(self.replay) if parameters.READ in changes else ()
-        numbers = arguments.rivals(self.replay) if any(each.cost == REPEATS for each in changes) else ()
-        return [each for proposal in (*rivals, *numbers) if (each := self._tried(proposal, found))]
+        read, repeats = parameters.READ in changes, any(each.cost == REPEATS for each in changes)
+        every = self.replay.operations if read or repeats else []
+        left_out = (
+            each for op in every for each in operations.omissions(op) if read and each.mutation.change == operations.LEFT_OUT
+        )
+        numbers = (each for op in every for each in arguments.proposals(op) if repeats and each.free)
+        return [each for proposal in (*left_out, *numbers) if (each := self._tried(proposal, found))]
 
     def _tried(self, proposal: Proposal, found: list[Candidate]) -> Candidate | None:
-        if proposal.by_row:
-            if not (chosen := self._chosen(proposal, proposal.by_row)):
-                return None
-            proposal = chosen
         if not (fits := self._fitted(proposal)) or not is_certain(self.replay, fits[0], solved=proposal.free is not None):
             return None
         fixed, residual = fits
@@ -199,16 +194,6 @@ class Search:
             own = proposal.mutation
             alike = (each for each in those if each.mutation.place == own.place and each.mutation != own)
             yield from (each for each in alike if not each.free)
-
-    def _chosen(self, proposal: Proposal, by_row: ByRow) -> Proposal | None:
-        """Choose an alternative for each row of jax's array; None if no alternative gives some row."""
-        arrays = [self.array(replace(proposal, edits=way)) for way in by_row.ways]
-        alike = [(i, array) for i, array in enumerate(arrays) if array is not None and array.shape == self.jax.shape]
-        fits = [[i for i, array in alike if off(array[n], row) <= self.limit] for n, row in enumerate(self.jax)]
-        if not all(fits):
-            return None
-        first, last = (by_row.chosen(tuple(ways[at] for ways in fits)) for at in (0, -1))
-        return first if first.mutation == last.mutation else replace(first, near=(last.edits,))
 
     def _fitted(self, proposal: Proposal) -> tuple[Proposal, float] | None:
         """Solve for the free parameter, if any; return the proposal with its number and its residual, or None if it does not

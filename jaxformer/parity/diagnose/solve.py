@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -11,10 +11,15 @@ from jaxformer.parity.diagnose.mutation import Free
 from jaxformer.parity.diagnose.numbers_and_orders import roots
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
-Run = Callable[[float], np.ndarray | None]
+Run = Callable[..., np.ndarray | None]
+Numbers = tuple[float, ...]
 SEEDS = (0.5, 2.0, 0.25, 4.0, 0.1, 10.0, -1.0, 0.0)
 """Multiples of torch's number from which the search may start."""
 STEPS = 9
+SHORTER, MUCH_SHORTER = (1.0, 0.3, 0.1), (1.0, 0.3, 0.1, 0.03, 0.01)
+"""Parts of a step that are tried until one comes nearer."""
+RANK = 1e-10
+"""Least singular value, relative to the largest, at which numbers count as independent."""
 SLOW, MOST_SLOW = 0.7, 1
 """Share of the difference that a slow step leaves, and number of slow steps in a row after which the solver gives up."""
 HOPEFUL = 0.3
@@ -44,7 +49,7 @@ def solved(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray, limit: floa
         return None
     if best == free.start and len(seeds) > 1 and not free.seeds and by_first_step(run, best, torch, jax) is None:
         return None  # no other number comes nearer
-    found = newton(run, best, jax)
+    (found,) = gauss_newton(run, (best,), jax)
     least = off(run(found), jax)
     if not least <= max(limit, NEARLY):
         return None
@@ -106,28 +111,42 @@ def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) ->
     return start + step * along / square
 
 
-def newton(run: Run, x: float, wanted: np.ndarray) -> float:
-    """Minimise the difference by Gauss-Newton steps in one number; return the best number found."""
-    residual, slow = off(run(x), wanted), 0
-    for _ in range(STEPS):
-        if residual <= EXPLAINED / 30 or slow > MOST_SLOW:
+def gauss_newton(
+    run: Run,
+    start: Sequence[float],
+    wanted: np.ndarray,
+    steps: int = STEPS,
+    most_slow: int = MOST_SLOW,
+    parts: Sequence[float] = SHORTER,
+) -> Numbers:
+    """Minimise the difference by Gauss-Newton steps; return the best numbers found. `most_slow`: number of slow steps in a row
+    after which the solver gives up; `parts`: those of a step that are tried."""
+    best = np.array(start, np.float64)
+    residual, slow = off(run(*start), wanted), 0
+    for _ in range(steps):
+        if residual <= EXPLAINED / 30 or slow > most_slow or (slopes := slopes_of(run, best, wanted)) is None:
             break
-        step = 1e-5 * max(abs(x), 1e-4)
-        here, beside = run(x), run(x + step)
+        move = np.linalg.lstsq(slopes, (wanted - run(*best.tolist())).ravel(), rcond=RANK)[0]
+        nearer = ((x, off(run(*x.tolist()), wanted)) for x in (best + part * move for part in parts))
+        x, new = next((each for each in nearer if each[1] < residual), (best, residual))
+        if new == residual:
+            break
+        slow = slow + 1 if new > SLOW * residual else 0
+        best, residual = x, new
+    return tuple(best.tolist())
+
+
+def slopes_of(run: Run, x: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
+    """Compute the slopes of the flattened array by each number, from finite differences; None if one is not finite, or no
+    number has an effect."""
+    here, found = run(*x.tolist()), []
+    for i, step in enumerate(1e-5 * np.maximum(np.abs(x), 1e-4)):
+        beside = run(*(x + step * (np.arange(x.size) == i)).tolist())
         if here is None or beside is None or not here.shape == beside.shape == wanted.shape:
-            break
-        slope = (beside - here) / step
-        if not (bottom := float((slope * slope).sum())) or not math.isfinite(bottom):
-            break
-        move = float((slope * (wanted - here)).sum()) / bottom
-        for part in (1.0, 0.3, 0.1):
-            if (new := off(run(x + part * move), wanted)) < residual:
-                slow = slow + 1 if new > SLOW * residual else 0
-                x, residual = x + part * move, new
-                break
-        else:
-            break
-    return x
+            return None
+        found.append((beside - here).ravel() / step)
+    slopes = np.stack(found, -1)
+    return slopes if np.isfinite(slopes).all() and slopes.any() else None
 
 
 def off(found: np.ndarray | None, wanted: np.ndarray) -> float:

@@ -4,7 +4,7 @@ import linecache
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,15 +16,14 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from jaxformer.parity.diagnose.calls import a_little_more, bound, holds_tensors, safe, writes
+from jaxformer.parity.diagnose.calls import bound, holds_tensors, safe, writes
+from jaxformer.parity.diagnose.computes import Compute, a_little_more
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose
 
 Frame = tuple[CodeType, int]
 """Code object, and the offset of an instruction in it."""
 Place = tuple[Frame, ...]
 """Place of an operation: frames of torch's own functions, the inner ones first, then the first frame that is not torch's."""
-Compute = Callable[..., Any]
-"""Function `compute(function, args, kwargs, number)` that returns the output of an operation in its run of this number."""
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 HERE = os.path.dirname(__file__) + os.sep
 PARITY = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -251,6 +250,11 @@ class Rewrite(TorchFunctionMode):
         result = compute(func, args, kwargs, self.runs[place] - 1)
         written = writes(func) and isinstance(result, torch.Tensor) and result is not args[0] and result.shape == args[0].shape
         return args[0].copy_(result) if written else result
+
+
+def at_once(several: Iterable[Any]) -> Rewrite:
+    """Merge several rewrites: a mode nested in another would not recognise its places."""
+    return Rewrite({place: compute for each in several for place, compute in each.altered.items()})
 
 
 def same(x: Any, y: Any) -> bool:

@@ -24,14 +24,9 @@ def explain_attention(difference: Difference) -> Candidate | None:
     if difference.evidence.scores[-1].shape != arrays[1].shape or not all(np.isfinite(array).all() for array in arrays):
         return None
     if difference.kind == SCORES:
-        return explain_scores(difference)
+        factor, residual = factor_between(*arrays)  # both sides are 0 where no entry is valid
+        return plain(SCALED, residual, by=factor) if residual <= EXPLAINED else None
     return explain_masked_keys(difference) or explain_weights(difference)
-
-
-def explain_scores(difference: Difference) -> Candidate | None:
-    """Explain scores by one factor; both sides are 0 where no entry is valid."""
-    factor, residual = factor_between(difference.jax, difference.torch)
-    return plain(SCALED, residual, by=factor) if residual <= EXPLAINED else None
 
 
 def explain_masked_keys(difference: Difference) -> Candidate | None:

@@ -1,7 +1,8 @@
-"""Explain arrays with the same numbers at other places: axes or rows in another order, shifted ids, other rows of a table."""
+"""Explain arrays with the same numbers at other places: axes or rows in another order, shifted ids, other rows of a table, the
+array of a later call."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -171,3 +172,20 @@ def rows_of(array: np.ndarray, table: np.ndarray) -> np.ndarray | None:
     numbers = {row.tobytes(): i for i, row in reversed([*enumerate(table.astype(np.float64))])}
     found = [numbers.get(row.tobytes(), -1) for row in array.astype(np.float64).reshape(-1, table.shape[1])]
     return np.array(found).reshape(array.shape[:-1]) if -1 not in found else None
+
+
+LATER = Change("calls.later", "goes on with {other}, which torch runs later", "goes on with {usual}")
+
+
+def explain_later(difference: Difference) -> Candidate | None:
+    """Explain jax's array by what a later child gives: JAX runs the children in another order."""
+    usual, other = named(difference.torch, difference.evidence.before), named(difference.jax, difference.evidence.later)
+    if usual is None or other is None:
+        return None
+    return plain(LATER, distance(difference.evidence.later[other], difference.jax), usual=usual, other=other)
+
+
+def named(array: np.ndarray, among: Mapping[str, np.ndarray]) -> str | None:
+    """Return the name of the first of these arrays that is equal up to rounding; None if none is."""
+    alike = (name for name, each in among.items() if each.shape == array.shape and distance(each, array) <= EXPLAINED)
+    return next(alike, None)

@@ -10,8 +10,9 @@ import numpy as np
 from jaxformer.parity.diagnose.by_arrays.order import order_along
 from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import Difference
-from jaxformer.parity.diagnose.mutation import Change, Mutation
+from jaxformer.parity.diagnose.mutation import Change, Free, Mutation
 from jaxformer.parity.diagnose.numbers_and_orders import arranged, is_plain, say
+from jaxformer.parity.diagnose.solve import solved
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 from jaxformer.parity.report.summarize import part_of
 
@@ -177,19 +178,12 @@ def is_symptom(candidate: Candidate) -> bool:
 
 def cap_between(ours: np.ndarray, theirs: np.ndarray) -> float:
     """Return the cap c for which jax's array is c tanh(torch's / c); 0 if there is none."""
-    at = np.argmax(np.abs(theirs))
-    x, y = abs(float(theirs.flat[at])), abs(float(ours.flat[at]))
-    if not 0 < y < x:
+    least, most = float(np.abs(ours).max()), float(np.abs(theirs).max())
+    if not 0 < least < most:
         return 0.0
-    low, high = y, 2 * x / np.sqrt(3 * (1 - y / x))  # tanh(u) > u - u^3/3; twice, for rounding
-    for _ in range(64):
-        middle = (low + high) / 2
-        low, high = (middle, high) if middle * np.tanh(x / middle) < y else (low, middle)
-    cap = round_number(low)
-    near = [
-        value for n in range(1, 14) if distance(ours, (value := float(f"{cap:.{n}g}")) * np.tanh(theirs / value)) <= EXPLAINED
-    ]
-    return near[0] if near else 0.0
+    free = Free(least, seeds=tuple(least * n for n in (1.01, 1.5, 3.0, 10.0, 100.0)))
+    found = solved(lambda cap: cap * np.tanh(theirs / cap), free, theirs, ours, EXPLAINED)
+    return found[0] if found else 0.0
 
 
 def explain_plainly(difference: Difference) -> Candidate | None:

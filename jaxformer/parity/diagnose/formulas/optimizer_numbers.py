@@ -4,23 +4,24 @@ clipped."""
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from jaxformer.parity.diagnose.formulas.optimizer_steps import SOME, Course, Settings, step, step_choices
 from jaxformer.parity.diagnose.formulas.words import said
+from jaxformer.parity.diagnose.solve import MUCH_SHORTER, Numbers, gauss_newton
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
-STEPS, CHANGE, HALVINGS = 25, 1e-6, 8
-"""Largest number of Gauss-Newton steps, the change of a logarithm that gives their slopes, and how often a step is halved."""
+STEPS = 25
+"""Largest number of Gauss-Newton steps."""
 DIGITS = range(1, 8)
 """Numbers of digits that a person writes."""
 RATES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999, 0.9999)
 EPSILONS = tuple(10.0**-n for n in range(1, 15))
 CLIPPED = 1e-6
 """Number that torch adds to the norm of gradients before it divides."""
-Numbers = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def explain_number(settings: Settings, course: Course, moves: tuple[np.ndarray, 
             return step(**given)
 
         found = solved(unknown, lambda numbers, run=run: run(numbers, few), jax[few])
-        for numbers in rounded(found) if found else ():
+        for numbers in rounded(found):
             if (residual := distance(run(numbers), jax)) <= EXPLAINED:
                 choices = {unknown.name: (unknown.says(unknown.starts[0]), unknown.says(numbers))}
                 return f"torch {said(choices, 0)}; jax {said(choices, 1)} (residual {residual:.0e})"
@@ -90,36 +91,21 @@ def unknowns(settings: Settings, course: Course) -> Iterator[Unknown]:
         yield Unknown("epsilon", epsilons, lambda numbers: {"epsilon": numbers[0]})
 
 
-def solved(unknown: Unknown, run: Callable[[Numbers], np.ndarray], wanted: np.ndarray) -> Numbers | None:
-    """Return the numbers nearest to `wanted` by Gauss-Newton steps on their logarithms; None if a start fails."""
+def solved(unknown: Unknown, run: Callable[[Numbers], np.ndarray], wanted: np.ndarray) -> Numbers:
+    """Return the numbers nearest to `wanted`, of which the logarithms are solved for."""
 
-    def numbers_of(x: np.ndarray) -> Numbers:
-        return tuple(float(each) for each in (1 - np.exp(x) if unknown.decays else np.exp(x)))
+    def numbers_of(logarithms: Sequence[float]) -> Numbers:
+        return tuple(float(1 - np.exp(x) if unknown.decays else np.exp(x)) for x in logarithms)
 
-    def array(x: np.ndarray) -> np.ndarray:
-        return run(numbers_of(x))
+    @cache
+    def array(*logarithms: float) -> np.ndarray:
+        return run(numbers_of(logarithms))
 
-    starts = [np.log(1 - np.array(each) if unknown.decays else np.array(each)) for each in unknown.starts if positive(each)]
+    some = (np.array(each) for each in unknown.starts if all(0 <= number < math.inf for number in each))
+    starts = [np.log(1 - each if unknown.decays else each) for each in some]
     with np.errstate(all="ignore"):
-        x = min(starts, key=lambda each: distance(array(each), wanted))
-        off = distance(array(x), wanted)
-        for _ in range(STEPS):
-            here = array(x)
-            slopes = np.stack([(array(x + each) - here) / CHANGE for each in CHANGE * np.eye(len(x))], 1)
-            if not np.isfinite(slopes).all():
-                return None
-            move = np.linalg.lstsq(slopes, wanted - here, rcond=None)[0]
-            nearer = ((new, distance(array(new), wanted)) for new in (x + move / 2**n for n in range(HALVINGS)))
-            x, new = next((each for each in nearer if each[1] < off), (x, off))
-            if new >= off:
-                break
-            off = new
-        return numbers_of(x)
-
-
-def positive(numbers: Numbers) -> bool:
-    """True for numbers that have a logarithm; decay rates of 0 have one of 1 - rate."""
-    return all(0 <= each < math.inf for each in numbers)
+        start = min((each.tolist() for each in starts), key=lambda each: distance(array(*each), wanted))
+        return numbers_of(gauss_newton(array, start, wanted, STEPS, STEPS, MUCH_SHORTER))
 
 
 def rounded(numbers: Numbers) -> Iterator[Numbers]:

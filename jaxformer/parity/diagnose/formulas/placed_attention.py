@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxformer.parity.diagnose.by_arrays.values import same_but_for_ones
 from jaxformer.parity.diagnose.evidence import Evidence
 from jaxformer.parity.diagnose.formulas.attention import of_keys, packed, separate
 from jaxformer.parity.diagnose.formulas.choices import Choices, Hypothesis
@@ -170,18 +171,13 @@ def alive(masks: Any, scores: np.ndarray) -> np.ndarray:
     """Return the mask before a sliding window: the module's mask, without later keys if its scores hide them, or the finite
     entries of its scores.
     """
-    given = [cut for mask in masks if mask.ndim == 4 and fits((cut := of_keys(mask, scores.shape)).shape, scores.shape)]
+    given = [cut for mask in masks if same_but_for_ones(cut := of_keys(mask, scores.shape), scores)]
     seen, later = np.isfinite(scores), ~np.tri(*scores.shape[-2:], dtype=bool)
     if not given:
         return seen
     masked = ~seen.all(-1, keepdims=True)  # a row without any key may be left unmasked
     is_causal = (later & ~seen).any() and not (later & seen & masked).any()
     return given[-1] & ~later if is_causal else given[-1]
-
-
-def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """True if a shape broadcasts to another one with as many axes."""
-    return all(one in (1, many) for one, many in zip(shape, wanted, strict=True))
 
 
 def windows(scores: np.ndarray, allowed: np.ndarray) -> dict[str, int]:

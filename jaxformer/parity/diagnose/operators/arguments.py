@@ -9,14 +9,16 @@ from typing import Any
 import torch
 
 from jaxformer.parity.diagnose.calls import names_of
+from jaxformer.parity.diagnose.computes import with_argument, with_operand
 from jaxformer.parity.diagnose.functions import COMPARING, is_real
-from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
+from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, grouped, propose
 from jaxformer.parity.diagnose.numbers_and_orders import BASES, ORDINALS
-from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.trace import Compute, Op, Rewrite
+from jaxformer.parity.diagnose.trace import Op, Rewrite
 
 SMALL = 0.01
 """Numbers below this are taken for epsilons."""
+MOST_CHOSEN = 32
+"""Largest number of entries that `topk` may choose instead."""
 BESIDE = (0.99, 1.01)
 """Factors of nearby values: where one of them gives the same array, the number acts in steps."""
 NUMBER = Change("arguments.number", lambda args: NAMED if args["name"] else "has {value} for {was:.9g} there")
@@ -43,13 +45,6 @@ def proposals(op: Op) -> Iterator[Proposal]:
         yield number(op, "scale", op.args[0].shape[-1] ** -0.5)
 
 
-def rivals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of the numbers that operations are given, as rivals of a mutation that adds an operation: of `leaky_relu` with
-    slope 0.1, twice is once with slope 0.01."""
-    for op in replay.operations:
-        yield from (each for each in proposals(op) if each.free)
-
-
 def epsilons(op: Op) -> Iterator[Proposal]:
     """Mutations of small positive numbers, epsilons as a rule, among the positional arguments."""
     yield from (number(op, at, was) for at, was in enumerate(op.args) if isinstance(was, float) and 0 < was < SMALL)
@@ -70,25 +65,14 @@ def name_of(function: Callable[..., Any], at: int | str) -> str:
         return ""
 
 
-def with_argument(at: int | str, other: Any) -> Compute:
-    """Return a `Compute` that calls the function with another value of one argument, given by its position or name."""
-    if isinstance(at, str):
-        return lambda f, a, k, n: f(*a, **(k | {at: other}))
-    return lambda f, a, k, n: f(*a[:at], other, *a[at + 1 :], **k)
-
-
-def with_operand(i: int, change: Callable[[Any], Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Call the function with `change` applied to positional argument `i`."""
-    return function(*args[:i], change(args[i]), *args[i + 1 :], **kwargs)
-
-
 def other_values(value: Any, name: str) -> list[Any]:
     """Values to try in place of a boolean, an integer, a slice, or a short tuple or list of them; none for other values."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
-        near = [value - 1, value + 1]
-        return [*{0: [-1], -1: [0]}.get(value, []), *near] if name == "getitem" else near
+        ends = {0: [-1], -1: [0]}.get(value, []) if name == "getitem" else []
+        others = range(1, MOST_CHOSEN + 1) if name == "topk" and value > 0 else ()
+        return [*ends, value - 1, value + 1, *(each for each in others if abs(each - value) > 1)]
     if isinstance(value, slice):
         return [slice(*ends, value.step) for ends in other_ends(value.start, value.stop)]
     if type(value) in (tuple, list) and 0 < len(value) <= 4:
@@ -133,13 +117,10 @@ OFFSET = Change("numbers.offset", "adds {value} to its {ordinal} operand")
 def literals(ops: Sequence[Op]) -> Iterator[Proposal]:
     """Mutations of a number that several operations of one line share, as in `20 * tanh(x / 20)`, changed in all of them; and
     of the base of a logarithm, as in `exp(-log(10000) i / n)`."""
-    places: dict[tuple[Any, float], list[tuple[Op, int]]] = {}
-    for op, at, value in numbers_in(ops):
-        places.setdefault((op.position[:2], value), []).append((op, at))
-    for (_, value), those in places.items():
-        if len({op.place for op, _ in those}) > 1:
-            free = Free(value, sure=True)
-            yield propose(EACH_TIME, those[-1][0].target, partial(with_literal, those), free, was=value)
+    for those in grouped(numbers_in(ops), lambda each: (each[0].position[:2], each[2])).values():
+        op, _, value = those[-1]
+        if len({op.place for op, *_ in those}) > 1:
+            yield propose(EACH_TIME, op.target, partial(with_literal, those), Free(value, sure=True), was=value)
     for op, at, value in numbers_in(ops):
         was = next((each for each in BASES if math.isclose(abs(value), math.log(each))), None)
         for base in BASES if was else ():
@@ -155,9 +136,9 @@ def numbers_in(ops: Sequence[Op]) -> Iterator[tuple[Op, int, float]]:
                 yield op, at, float(value)
 
 
-def with_literal(those: Sequence[tuple[Op, int]], number: float) -> Rewrite:
+def with_literal(those: Sequence[tuple[Op, int, float]], number: float) -> Rewrite:
     """Rewrite in which all these arguments are the same other number."""
-    return Rewrite({op.place: with_argument(at, number) for op, at in those})
+    return Rewrite({op.place: with_argument(at, number) for op, at, _ in those})
 
 
 def operand_numbers(op: Op) -> Iterator[Proposal]:
@@ -167,15 +148,10 @@ def operand_numbers(op: Op) -> Iterator[Proposal]:
         return
     tensors = [i for i, x in enumerate(op.args[:2]) if isinstance(x, torch.Tensor) and x.is_floating_point()]
     for i in tensors if op.name in ("add", "sub") and len(tensors) == 2 else ():
-        yield op.solving(MULTIPLE, Free(1.0), partial(with_number, i, torch.mul), ordinal=ORDINALS[i])
+        yield op.solving(MULTIPLE, Free(1.0), lambda c, i=i: with_operand(i, lambda x: x * c), ordinal=ORDINALS[i])
     at = 1 if op.name in DIVIDED else 0
     if at in tensors and op.name in DIVIDED + ROOTED + GATING:
-        yield op.solving(OFFSET, Free(0.0), partial(with_number, at, torch.add), ordinal=ORDINALS[at])
-
-
-def with_number(i: int, combine: Callable[[torch.Tensor, float], torch.Tensor], number: float) -> Callable[..., Any]:
-    """Return a `Compute` whose operand `i` is combined with a number."""
-    return partial(with_operand, i, lambda x: combine(x, number))
+        yield op.solving(OFFSET, Free(0.0), lambda c: with_operand(at, lambda x: x + c), ordinal=ORDINALS[at])
 
 
 MOST = 10_000

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from jaxformer.parity.diagnose.attention_cores import After, Core, Tensors, cores
+from jaxformer.parity.diagnose.computes import with_operand
 from jaxformer.parity.diagnose.modules import held
-from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
+from jaxformer.parity.diagnose.mutation import Change, Proposal, propose, words_of
 from jaxformer.parity.diagnose.numbers_and_orders import arranged
-from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.weighing import BY_NUMBER, INSTEAD, Weigh, slopes_instead
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, same
@@ -27,13 +27,8 @@ LAYOUTS = ("3NH", "N3H", "NH3", "3HN", "H3N", "HN3")
 AXES = {"3": 0, "N": 2, "H": 4}
 """Axis of each letter in three stacked arrays, `3 B N T H`."""
 MOST_CORES = 4
-CAPS = (50.0, 30.0, 20.0, 10.0, 5.0, 2.0)
-"""Caps of scores at which the search for a soft cap begins."""
 FILLS = (-1e4, -1e9, -100.0, -1e3)
 """Finite numbers that may mask scores; those nearer to 0 are solved for."""
-FILL = Free(-10.0, seeds=(-20.0, -10.0, -5.0, -2.0, -1.0))
-FREE = {"scaled": Free(1.0), "capped": Free(50.0, seeds=CAPS), "filled": FILL, "lowered": FILL, "added": Free(1.0)}
-"""Free parameters by the kind of mutation, a key of `SOLVED`'s words."""
 SPLITS: dict[str, tuple[After, After]] = {
     "by_unit": (
         lambda x: x.transpose(1, 2).flatten(2).unflatten(2, (-1, x.shape[1])).permute(0, 3, 1, 2),
@@ -78,31 +73,9 @@ HEADED = {
 }
 """Words for what torch and jax do with heads. 'tiled' and 'repeated': heads of keys and values serve several queries each
 (grouped-query attention)."""
-SOLVED = Change(
-    "attention.solved",
-    {
-        "scaled": "multiplies the scores by {value} more",
-        "capped": "caps the scores at {value}: c tanh(scores / c)",
-        "filled": "sets masked scores to {value}, not -inf",
-        "lowered": "adds {value} to masked scores, not -inf",
-        "added": "multiplies what is added to the scores (the bias) by {value}",
-    },
-)
-HIDDEN = Change(
-    "attention.hidden", {"filled": "sets masked scores to {c:g}, not -inf", "lowered": "adds {c:g} to masked scores, not -inf"}
-)
-WEIGHTS = Change(
-    "attention.weights",
-    {
-        "masked_behind": "masks after the softmax, not before it",
-        "over_queries": "takes the softmax over queries, not keys",
-        "over_heads": "takes the softmax over heads, not keys",
-        "sink": "has a score of 0 beside the keys (a sink, `softmax_one`)",
-        "sigmoid": "has a sigmoid for the softmax",
-        "relu": "has a relu for the softmax",
-        "turned": "adds the bias with queries and keys exchanged (transposed)",
-    },
-)
+SOLVED = Change("attention.solved", {how: words for how, (words, *_) in BY_NUMBER.items()})
+HIDDEN = Change("attention.hidden", {how: BY_NUMBER[how][0].replace("{value}", "{c:g}") for how in ("filled", "lowered")})
+WEIGHTS = Change("attention.weights", words_of(INSTEAD))
 SLOPES = Change(
     "attention.slopes",
     {
@@ -143,13 +116,13 @@ def weights(core: Core) -> Iterator[Proposal]:
     yield solved(core, "scaled")
     yield solved(core, "capped")
     if bool((~scores.seen & scores.seen.any(-1, keepdim=True)).any()):
-        yield reweighed(core, WEIGHTS, INSTEAD["masked_behind"], how="masked_behind")
+        yield reweighed(core, WEIGHTS, INSTEAD["masked_behind"][1], how="masked_behind")
         for how in ("filled", "lowered"):
             for c in FILLS:
-                yield reweighed(core, HIDDEN, partial(BY_NUMBER[how], c), how=how, c=c)
+                yield reweighed(core, HIDDEN, partial(BY_NUMBER[how][-1], c), how=how, c=c)
             yield solved(core, how)
     for how in ("over_queries", "over_heads", "sink", "sigmoid", "relu", *(["turned"] if scores.added.any() else [])):
-        yield reweighed(core, WEIGHTS, INSTEAD[how], how=how)
+        yield reweighed(core, WEIGHTS, INSTEAD[how][1], how=how)
     if scores.added.any():
         yield solved(core, "added")
 
@@ -161,20 +134,21 @@ def reweighed(core: Core, change: Change, weigh: Weigh, **args: Any) -> Proposal
 
 def solved(core: Core, how: str) -> Proposal:
     """Propose weights with a free parameter."""
-    return propose(SOLVED, core.softmax.target, lambda c: core.with_weights(partial(BY_NUMBER[how], c)), FREE[how], how=how)
+    _, free, weigh = BY_NUMBER[how]
+    return propose(SOLVED, core.softmax.target, lambda c: core.with_weights(partial(weigh, c)), free, how=how)
 
 
 def slopes(core: Core, operations: list[Op]) -> Iterator[Proposal]:
     """Mutations of the factor of each head in what is added to the scores, as ALiBi's slopes."""
     if core.is_fused:
         for how, args, factor in slopes_instead(core.scores.added):
-            yield reweighed(core, SLOPES, partial(BY_NUMBER["added"], factor), how=how, **args)
+            yield reweighed(core, SLOPES, partial(BY_NUMBER["added"][-1], factor), how=how, **args)
         return
     for op in operations:
         if op.name in ("add", "sub") and op.output.shape == core.softmax.output.shape:
             for i, x in enumerate(op.args[:2]):
                 for how, args, factor in slopes_instead(x):
-                    yield op.instead(SLOPES, partial(with_operand, i, partial(mul, factor)), how=how, operand=i, **args)
+                    yield op.instead(SLOPES, with_operand(i, partial(mul, factor)), how=how, operand=i, **args)
 
 
 def biases(replay: Replay) -> Iterator[Proposal]:

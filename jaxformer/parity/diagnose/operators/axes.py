@@ -1,15 +1,17 @@
 """Mutations of the axes along which an operation works, and of how a sequence is pooled to one vector."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from jaxformer.parity.diagnose.calls import of_reals
+from jaxformer.parity.diagnose.computes import with_argument
 from jaxformer.parity.diagnose.functions import NORMALIZED, Norm
-from jaxformer.parity.diagnose.mutation import Change, Proposal, Target
+from jaxformer.parity.diagnose.modules import name_of
+from jaxformer.parity.diagnose.mutation import Change, Proposal, Target, words_of
 from jaxformer.parity.diagnose.operators.reroute import JOINS, Value, array_of, operands, parts, reads, rerouted, worded
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, same
@@ -79,7 +81,7 @@ def rolls(op: Op) -> Iterator[Proposal]:
     """Mutations of a roll: in the other direction, or with its shifts exchanged between the axes."""
     if op.name != "roll":
         return
-    given = op.args[1] if len(op.args) > 1 else op.kwargs["shifts"]
+    at, given = (1, op.args[1]) if len(op.args) > 1 else ("shifts", op.kwargs["shifts"])
     shifts = [*given] if isinstance(given, (tuple, list)) else [given]
     others = {"backwards": [-each for each in shifts]}
     if len(shifts) > 1:
@@ -87,20 +89,14 @@ def rolls(op: Op) -> Iterator[Proposal]:
         others |= {"first": first, "last": last, "exchanged": shifts[::-1]}
     for how, other in others.items():
         if other != shifts:
-            yield op.instead(ROLLED, partial(rolled, tuple(other)), how=how)
-
-
-def rolled(shifts: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Roll by other shifts."""
-    axes = args[2] if len(args) > 2 else kwargs.get("dims")
-    return torch.roll(args[0], shifts, (axes,) if type(axes) is int else axes) if axes is not None else args[0].roll(shifts[0])
+            yield op.instead(ROLLED, with_argument(at, other if isinstance(given, (tuple, list)) else other[0]), how=how)
 
 
 def orders(op: Op) -> Iterator[Proposal]:
     """Mutations of the order of a norm, where torch takes the default 2: the L1 norm, or the largest absolute value."""
-    name = {"norm": "p", "vector_norm": "ord"}.get(op.name)
+    name = {"norm": "p", "vector_norm": "ord"}.get(op.name, "")
     for how, order in ORDERS.items() if name and op.kwargs.get(name) in (None, "fro") and len(op.args) == 1 else ():
-        yield op.instead(ORDER, lambda f, a, k, n, other={name: order}: f(*a, **(k | other)), how=how)
+        yield op.instead(ORDER, with_argument(name, order), how=how)
 
 
 def rows_together(op: Op) -> Iterator[Proposal]:
@@ -134,23 +130,42 @@ def other_axes(op: Op) -> Iterator[Proposal]:
 MOST_SEQUENCES, MOST_MASKS = 4, 3
 MOST_POOLED = 4
 """Largest number of mutated operations that read one vector a row, `B D`: the last ones."""
-PLAIN = {
-    "first": "the first position of {1}",
-    "last": "the last position of {1}",
-    "mean": "the mean of all positions of {1}",
-    "largest": "the largest of all positions of {1}",
-    "mean_behind_first": "the mean without the first position of {1}",
+Pool = Callable[..., torch.Tensor]
+"""pool(x, mask) -> one vector a row, of a sequence `B T D`."""
+
+
+def mean_by(x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Compute the mean over the positions where `counts` is True; 0 where it is nowhere."""
+    weights = counts[..., None].to(x.dtype)
+    return (x * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+PLAIN: dict[str, tuple[str, Pool]] = {
+    "first": ("the first position of {1}", lambda x: x[:, 0]),
+    "last": ("the last position of {1}", lambda x: x[:, -1]),
+    "mean": ("the mean of all positions of {1}", lambda x: x.mean(1)),
+    "largest": ("the largest of all positions of {1}", lambda x: x.amax(1)),
+    "mean_behind_first": ("the mean without the first position of {1}", lambda x: x[:, 1:].mean(1)),
 }
-MASKED = {
-    "masked_mean": "the mean of {1} by {2}",
-    "masked_sum": "the sum of {1} by {2}, divided by all positions",
-    "masked_last": "the last position of {1} by {2}",
-    "counted": "position {2}, counted, of {1}",
-    "masked_largest": "the largest of {1} by {2}",
-    "masked_mean_behind_first": "the mean of {1} by {2}, without the first",
+MASKED: dict[str, tuple[str, Pool]] = {
+    "masked_mean": ("the mean of {1} by {2}", mean_by),
+    "masked_sum": ("the sum of {1} by {2}, divided by all positions", lambda x, m: (x * m[..., None]).mean(1)),
+    "masked_last": (
+        "the last position of {1} by {2}",
+        lambda x, m: x[torch.arange(len(x)), (m * torch.arange(x.shape[1])).argmax(1)],
+    ),
+    "counted": ("position {2}, counted, of {1}", lambda x, m: x[torch.arange(len(x)), (m.sum(1) - 1).clamp(min=0)]),
+    "masked_largest": ("the largest of {1} by {2}", lambda x, m: x.masked_fill(~m[..., None], -torch.inf).amax(1)),
+    "masked_mean_behind_first": (
+        "the mean of {1} by {2}, without the first",
+        lambda x, m: mean_by(x, m & (torch.arange(m.shape[1]) > 0)),
+    ),
 }
-CONTRARY = {f"contrary_{how}": words.replace("{2}", "not {2}") for how, words in MASKED.items()}
-POOLINGS = PLAIN | MASKED | CONTRARY
+CONTRARY: dict[str, tuple[str, Pool]] = {
+    f"contrary_{how}": (words.replace("{2}", "not {2}"), lambda x, m, pool=pool: pool(x, ~m))
+    for how, (words, pool) in MASKED.items()
+}
+POOLINGS = words_of(PLAIN | MASKED | CONTRARY)
 """Words for ways to pool a sequence; `{1}` is the sequence, `{2}` the mask."""
 IN_PLACE = Change("pooling.array", worded("uses VALUE in its place", POOLINGS), "has {0} as it is", reroutes=True)
 OPERAND = Change("pooling.operand", worded("reads VALUE for its {ordinal} operand", POOLINGS), reroutes=True)
@@ -180,7 +195,7 @@ def known_in(replay: Replay) -> Iterator[Known]:
         yield f"input {number}", x
     for site, given in replay.given.items():
         for x in arrays_in(given)[:1]:
-            yield str(site).removeprefix(f"{replay.owner.path}."), x
+            yield name_of(replay, site), x
     for op in replay.operations:
         for x in arrays_in(op.output)[:1] if len(op.runs) == 1 else ():
             yield op.target, x
@@ -206,21 +221,7 @@ def sequences(known: Sequence[Known], fitting: set[tuple[int, ...]]) -> list[Kno
 
 def pooled_of(target: str | Target, x: torch.Tensor, masks: Sequence[Known]) -> Iterator[Value]:
     """Vectors that are pooled from a sequence, one a row, in every way: without a mask, and by each of the masks."""
-    plain = x[:, 0], x[:, -1], x.mean(1), x.amax(1), x[:, 1:].mean(1)
-    yield from (Value(how, (target,), one, {}) for how, one in zip(PLAIN, plain, strict=True))
+    yield from (Value(how, (target,), pool(x), {}) for how, (_, pool) in PLAIN.items())
     for its, mask in masks:
-        for ways, counts in ((MASKED, mask), (CONTRARY, ~mask)) if mask.shape == x.shape[:2] else ():
-            made = zip(ways, masked(x, counts), strict=True)
-            yield from (Value(how, (target, its), one, {}) for how, one in made)
-
-
-def masked(x: torch.Tensor, counts: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Vectors that are pooled, one a row, from the positions where `counts` is True: in the order of `MASKED`."""
-    weights, rows = counts[..., None].to(x.dtype), torch.arange(len(x))
-    yield (x * weights).sum(1) / weights.sum(1).clamp(min=1)
-    yield (x * weights).mean(1)
-    yield x[rows, (counts * torch.arange(x.shape[1])).argmax(1)]
-    yield x[rows, (counts.sum(1) - 1).clamp(min=0)]
-    yield x.masked_fill(~counts[..., None], -torch.inf).amax(1)
-    weights[:, 0] = 0
-    yield (x * weights).sum(1) / weights.sum(1).clamp(min=1)
+        ways = MASKED | CONTRARY if mask.shape == x.shape[:2] else {}
+        yield from (Value(how, (target, its), pool(x, mask), {}) for how, (_, pool) in ways.items())

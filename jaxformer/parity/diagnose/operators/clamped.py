@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
-from jaxformer.parity.diagnose.trace import Op, Rewrite, same
+from jaxformer.parity.diagnose.trace import Op, same
 
 PADDING = ("pad", "cat", "concat")
 CLAMPED = Change(
@@ -30,9 +30,11 @@ def proposals(operations: Sequence[Op]) -> Iterator[Proposal]:
     paddings = [op for op in operations if op.name in PADDING and len(op.runs) == 1]
     for op in operations if paddings else ():
         for pad in paddings if op.name in ("getitem", "unfold") and op.args else ():
-            found = padded(pad) if same(pad.output, op.args[0]) else None
-            if found and reaches_beyond(op, pad, found):
-                yield propose(CLAMPED, (op.target, pad.target), partial(clamped, op, pad, found))
+            x, y = unpadded(pad.args), pad.output
+            found = padded(x, y) if same(y, op.args[0]) else None
+            if found and reaches_beyond(op, x.shape[found.axis], found):
+                edit = partial(op.rewrite, partial(clamped, x, found))
+                yield propose(CLAMPED, (op.target, pad.target), edit)
 
 
 def unpadded(args: Any) -> torch.Tensor:
@@ -41,9 +43,8 @@ def unpadded(args: Any) -> torch.Tensor:
     return first if isinstance(first, torch.Tensor) else max(first, key=torch.Tensor.numel)
 
 
-def padded(pad: Op) -> Padded | None:
+def padded(x: torch.Tensor, y: torch.Tensor) -> Padded | None:
     """Find where the array lies in the padded one; None if it is padded along no axis, or along several."""
-    x, y = unpadded(pad.args), pad.output
     axes = [i for i, (a, b) in enumerate(zip(x.shape, y.shape, strict=False)) if a != b] if x.ndim == y.ndim else []
     if len(axes) != 1:
         return None
@@ -54,9 +55,8 @@ def padded(pad: Op) -> Padded | None:
     return None if first is None else Padded(axis, first)
 
 
-def reaches_beyond(op: Op, pad: Op, found: Padded) -> bool:
+def reaches_beyond(op: Op, size: int, found: Padded) -> bool:
     """True if a window has padded entries, and is not larger than the array."""
-    size = unpadded(pad.args).shape[found.axis]
     windows = [window for run in op.runs if (window := window_of(op.name, run.args, found.axis))]
     inside = all(0 <= start - found.first <= size - many for starts, many in windows for start in starts)
     return bool(windows) and not inside and all(0 < many <= size for _, many in windows)
@@ -76,25 +76,15 @@ def window_of(name: str, args: Any, axis: int) -> tuple[list[int], int] | None:
     return [start], stop - start
 
 
-def clamped(op: Op, pad: Op, found: Padded) -> Rewrite:
-    """Rewrite in which windows are read from the array itself, from the nearest start that lets them end inside."""
-    seen: list[torch.Tensor] = []
-
-    def noted(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-        seen[:] = [unpadded(args).clone()]
+def clamped(x: torch.Tensor, found: Padded, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Read windows from the array itself, from the nearest start that lets them end inside."""
+    axis, size = found.axis, x.shape[found.axis]
+    if (window := window_of(function.__name__.strip("_"), args, axis)) is None:
         return function(*args, **kwargs)
-
-    def moved(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-        (x,), axis, window = seen, found.axis, window_of(op.name, args, found.axis)
-        if window is None:
-            return function(*args, **kwargs)
-        starts, many = window
-        inside = (start - found.first for start in starts)
-        from_end = (start + x.shape[axis] * (start < 0) for start in inside)
-        parts = [x.narrow(axis, min(start, x.shape[axis] - many), many) for start in from_end]
-        if op.name == "unfold":
-            return torch.stack(parts, axis).movedim(axis + 1, -1)
-        index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return parts[0][(*index[:axis], slice(None), *index[axis + 1 :])]
-
-    return Rewrite({pad.place: noted, op.place: moved})
+    starts, many = window
+    from_end = (start - found.first + size * (start < found.first) for start in starts)
+    parts = [x.narrow(axis, min(start, size - many), many) for start in from_end]
+    if function.__name__ == "unfold":
+        return torch.stack(parts, axis).movedim(axis + 1, -1)
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return parts[0][(*index[:axis], slice(None), *index[axis + 1 :])]

@@ -10,9 +10,10 @@ import torch
 from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.computes import Compute, with_named
 from jaxformer.parity.diagnose.functions import spread
 from jaxformer.parity.diagnose.mutation import Change, Proposal
-from jaxformer.parity.diagnose.trace import Compute, Op
+from jaxformer.parity.diagnose.trace import Op
 
 MODES = ("constant", "reflect", "replicate", "circular")
 SPREAD = {"stride": 1, "padding": 0, "dilation": 1}
@@ -39,15 +40,9 @@ WINDOW = Change("convolutions.window", "has a {window} window, {symmetry}")
 HOP = Change("convolutions.hop", "has hop length {hop}")
 
 
-def having(change: Callable[..., dict[str, Any]] = lambda call, **others: others, /, **others: Any) -> Compute:
-    """Return a `Compute` that calls the function with other arguments: those that `change(call, **others)` makes of all its
-    arguments, `others` themselves by default."""
-
-    def compute(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-        call = settings(function, args, kwargs)
-        return function(**call | change(call, **others))
-
-    return compute
+def having(change: Callable[..., dict[str, Any]], **others: Any) -> Compute:
+    """Call the function with other arguments: those that `change(call, **others)` makes of all of them."""
+    return lambda f, a, k, n: f(**(call := settings(f, a, k)) | change(call, **others))
 
 
 def settings(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -72,15 +67,15 @@ def pads(op: Op) -> Iterator[Proposal]:
         flips.append((AXIS_FLIPPED, {"axis": -1 - i}, [*pairs[:i], each[::-1], *pairs[i + 1 :]]))
     for change, axis, other in flips:
         if other != pairs:
-            yield op.instead(change, having(pad=[*itertools.chain.from_iterable(other)]), **axis)
+            yield op.instead(change, with_named(pad=[*itertools.chain.from_iterable(other)]), **axis)
     total = sum(sizes[:2])
     for before in range(total + 1 if total <= MOST_PADS else 0):
         if all(sum(each) == total for each in pairs):
             behind = total - before
-            yield op.instead(SPLIT, having(pad=[before, behind] * len(pairs)), before=before, behind=behind)
+            yield op.instead(SPLIT, with_named(pad=[before, behind] * len(pairs)), before=before, behind=behind)
     for mode in MODES:
         if mode != call.get("mode", "constant"):
-            yield op.instead(MODE, having(mode=mode, value=None), how=mode)
+            yield op.instead(MODE, with_named(mode=mode, value=None), how=mode)
 
 
 def convolutions(op: Op) -> Iterator[Proposal]:
@@ -176,18 +171,18 @@ def transforms(op: Op) -> Iterator[Proposal]:
     if op.name != "stft":
         return
     for mode in MODES[:3]:
-        yield op.instead(MODE, having(pad_mode=mode), how=mode)
+        yield op.instead(MODE, with_named(pad_mode=mode), how=mode)
     call = settings(op.function, op.args, op.kwargs)
     size, hop = call["n_fft"], call.get("hop_length") or 0
-    yield op.instead(ONES, having(window=torch.ones(size).double()))
+    yield op.instead(ONES, with_named(window=torch.ones(size).double()))
     for name, symmetry in itertools.product(WINDOWS, ("symmetric", "periodic")):
         window = getattr(torch, f"{name}_window")(size, periodic=symmetry == "periodic").double()
-        yield op.instead(WINDOW, having(window=window), window=name, symmetry=symmetry)
+        yield op.instead(WINDOW, with_named(window=window), window=name, symmetry=symmetry)
     for later in (1, 2, 3, -1):
         yield op.instead(SIGNAL_BEGINS, having(signal_moved, later=later), **said(later))
     for other in dict.fromkeys((size // 4, size // 2, size // 3, size // 8, size, hop * 2, hop // 2)):
         if 0 < other != hop:
-            yield op.instead(HOP, having(hop_length=other), hop=other)
+            yield op.instead(HOP, with_named(hop_length=other), hop=other)
 
 
 def signal_moved(call: dict[str, Any], later: int) -> dict[str, Any]:

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 
 from jaxformer.parity.diagnose.modules import LISTS, full_path, given_by, held, its_input, name_of, path_of, replaced, starred
-from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Proposal, propose, together
+from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Proposal, grouped, propose, together
 from jaxformer.parity.diagnose.operators.parameters import all_of
 from jaxformer.parity.diagnose.operators.positions import other_ids, worded
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.trace.call_sites import CALL, Site, below, join, parent
+from jaxformer.parity.trace.call_sites import CALL, Site, below, join, last, parent
 
 MOST_CHILDREN = 6
 MOST_TENSORS = 8
 MOST_TWINS = 4
 """Largest number of modules of one kind and size beside each other."""
-ROTATED = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
+ORDERED = (*LISTS, torch.nn.ParameterList)
 
 PLACES = {"here": "uses {0} and {1} as named", "everywhere": "uses {0} and {1} as named in every {kind}"}
 SWAPPED = "exchanges the two"
@@ -28,31 +28,20 @@ CHILDREN = Change("exchange.children", SWAPPED, PLACES, subjects=2, reroutes=Tru
 TENSORS = Change("exchange.tensors", SWAPPED, PLACES, subjects=2, reroutes=True)
 TWINS = Change("exchange.twins", SWAPPED, PLACES["here"], subjects=2, reroutes=True)
 TWIN = Change("exchange.twin", "uses {1} in its place", "uses {0}")
-TURNED = Change(
-    "exchange.turned",
-    {"second": "begins with the second of them", "last": "begins with the last of them"},
-    "runs {0} in their order",
-)
 
 Named = Sequence[tuple[str, Any]]
 """Modules or tensors with their names."""
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations that exchange children or tensors in all modules of one kind, or begin lists with another entry."""
+    """Mutations that exchange children or tensors in all modules of one kind."""
     own = path_of(replay)
     inner = {site.path for site in replay.given} - {own, CALL.path}
-    modules: dict[type, list[tuple[str, Any]]] = {}
-    for name, module in replay.module.named_modules():
-        path = join(own, name)
-        if not any(path == each or below(path, each) for each in inner):
-            modules.setdefault(type(module), []).append((name, module))
-    for kind, those in modules.items():
-        if not issubclass(kind, ROTATED):
+    every = ((name, join(own, name), module) for name, module in replay.module.named_modules())
+    some = ((name, module) for name, path, module in every if not any(path == each or below(path, each) for each in inner))
+    for kind, those in grouped(some, lambda each: type(each[1])).items():
+        if not issubclass(kind, ORDERED):
             yield from siblings(those)
-    for kind, those in modules.items():
-        for name, module in those if issubclass(kind, ROTATED) else ():
-            yield from turned(name, module)
 
 
 def siblings(those: Named) -> Iterator[Proposal]:
@@ -73,7 +62,7 @@ def exchanged(change: Change, edit: Callable[..., Edit], those: Named, one: str,
     name, first = those[0]
     args: dict[str, Any] = {"how": "everywhere", "kind": type(first).__name__} if len(those) > 1 else {"how": "here"}
     name = "" if len(those) > 1 else name
-    edits = partial(in_each, edit, [module for _, module in those], one, other)
+    edits = partial(all_of, [partial(edit, module, one, other) for _, module in those])
     return propose(change, (join(name, one), join(name, other)), edits, **args)
 
 
@@ -82,41 +71,22 @@ def shapes(module: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(each.shape) for each in module.parameters())
 
 
-def in_each(edit: Callable[..., Edit], modules: Sequence[Any], one: str, other: str) -> Edit:
-    """Edit that exchanges two children or tensors in each of the modules."""
-    return together(*(edit(module, one, other) for module in modules))
-
-
 def children_exchanged(module: Any, one: str, other: str) -> Edit:
     """Edit that exchanges two children of a module."""
     children = module._modules
     return replaced(module, "_modules", children | {one: children[other], other: children[one]})
 
 
-@contextmanager
-def tensors_exchanged(module: Any, one: str, other: str) -> Iterator[None]:
-    """Context manager that exchanges the values of two parameters of a module."""
+def tensors_exchanged(module: Any, one: str, other: str) -> Edit:
+    """Edit that exchanges the values of two parameters of a module."""
     a, b = module._parameters[one], module._parameters[other]
-    with together(held(a, b.clone()), held(b, a.clone())):
-        yield
-
-
-def turned(name: str, module: Any) -> Iterator[Proposal]:
-    """Mutations that rotate a list: it begins with its second entry, or with its last."""
-    kind = "_parameters" if isinstance(module, torch.nn.ParameterList) else "_modules"
-    those = getattr(module, kind)
-    values = [*those.values()]
-    for how, first in (("second", 1), ("last", -1)) if len(those) > 2 else ():
-        changed = dict(zip(those, values[first:] + values[:first], strict=True))
-        yield propose(TURNED, name, partial(replaced, module, kind, changed), how=how)
+    return together(held(a, b.clone()), held(b, a.clone()))
 
 
 def twins(replay: Replay) -> Iterator[Proposal]:
     """Mutations of modules of one kind and size beside each other: one is called in place of another, or two are exchanged."""
-    found: dict[Any, list[tuple[str, Any]]] = {}
-    for name, each in replay.module.named_modules():
-        if name and shapes(each) and not name.rpartition(".")[2].isdigit():
-            found.setdefault((parent(name), type(each), shapes(each)), []).append((name, each))
+    every = (each for each in replay.module.named_modules() if each[0] and shapes(each[1]) and not last(each[0]).isdigit())
+    found = grouped(every, lambda each: (parent(each[0]), type(each[1]), shapes(each[1])))
     for those in (those for those in found.values() if 1 < len(those) <= MOST_TWINS):
         for (name, module), (other, its) in permutations(those, 2):
             yield propose(TWIN, (name, other), partial(replaced, module, "forward", its.forward))
@@ -142,6 +112,8 @@ ORDER = Change(
         "only_last": "runs the last every time",
         "without_first": "leaves out the first",
         "without_last": "leaves out the last",
+        "second_first": "begins with the second of them",
+        "last_first": "begins with the last of them",
         "exchanged": "exchanges {one} and {other}",
     },
     "runs {0} in their order",
@@ -149,24 +121,26 @@ ORDER = Change(
 
 
 def lists_of_layers(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of each list of layers: the weights of one layer in all, then other orders."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for name, module in replay.module.named_modules():
-        if isinstance(module, LISTS) and 1 < len(module) <= MOST_LAYERS:
-            found.setdefault((starred(name), len(module)), {})[name] = module
-    for (kind, length), by_name in found.items():
-        name, lists = next(iter(by_name)) if len(by_name) == 1 else kind, [*by_name.values()]
+    """Mutations of each list of layers or parameters: the weights of one layer in all, then other orders."""
+    every = [each for each in replay.module.named_modules() if isinstance(each[1], ORDERED) and 1 < len(each[1]) <= MOST_LAYERS]
+    for (kind, length), those in grouped(every, lambda each: (starred(each[0]), len(each[1]))).items():
+        name, lists = those[0][0] if len(those) == 1 else kind, [module for _, module in those]
         for whose, i in (("first", 0), ("last", -1)) if all(map(are_alike, lists)) else ():
             pairs = [zip(layer.parameters(), layers[i].parameters(), strict=True) for layers in lists for layer in layers]
             edits = [partial(held, x, y) for each in pairs for x, y in each]
             yield propose(SHARED, name, partial(all_of, edits), whose=whose, length=length)
-        called = {i for i in range(length) for each in by_name if is_called(replay, f"{each}.{i}")}
+        called = {i for i in range(length) for each, _ in those if is_called(replay, f"{each}.{i}")}
         for args, order in orders(length):
             if called - {*order} and len(order) < length:
                 continue  # jax calls the layer that is left out
-            ordered = ((layers, {str(i): layers[n] for i, n in enumerate(order)}) for layers in lists)
-            edits = [partial(replaced, layers, "_modules", others) for layers, others in ordered]
+            edits = [partial(in_order, layers, order) for layers in lists]
             yield propose(ORDER, name, partial(all_of, edits), length=length, **args)
+
+
+def in_order(layers: Any, order: Sequence[int]) -> Edit:
+    """Edit in which a list has its entries in another order."""
+    held = "_modules" if isinstance(layers, LISTS) else "_parameters"
+    return replaced(layers, held, dict(zip(getattr(layers, held), (layers[n] for n in order), strict=False)))
 
 
 def is_called(replay: Replay, name: str) -> bool:
@@ -183,13 +157,15 @@ def orders(n: int) -> Iterator[tuple[dict[str, Any], list[int]]]:
     yield {"how": "only_last"}, [n - 1] * n
     yield {"how": "without_first"}, every[1:]
     yield {"how": "without_last"}, every[:-1]
+    for how, i in (("second_first", 1), ("last_first", -1)) if n > 2 else ():
+        yield {"how": how}, every[i:] + every[:i]
     for i in every[:-1]:
         yield {"how": "exchanged", "one": i, "other": i + 1}, [*every[:i], i + 1, i, *every[i + 2 :]]
 
 
 def are_alike(layers: Any) -> bool:
-    """True if all layers have parameters of the same shapes."""
-    return len({tuple(x.shape for x in layer.parameters()) for layer in layers}) == 1
+    """True if all entries are layers with parameters of the same shapes."""
+    return isinstance(layers, LISTS) and len({tuple(x.shape for x in layer.parameters()) for layer in layers}) == 1
 
 
 LEFT_OUT = Change("children.left_out", "leaves it out", "applies {0}", cost=DELETES)

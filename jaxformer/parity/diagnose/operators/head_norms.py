@@ -2,15 +2,14 @@
 too."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
-from jaxformer.parity.diagnose.functions import NORMALIZED
-from jaxformer.parity.diagnose.modules import given_by, its_input, name_of, norms, path_of, replaced, starred
-from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Proposal, propose, together
+from jaxformer.parity.diagnose.functions import NORMALIZED, normalized, scaled
+from jaxformer.parity.diagnose.modules import given_by, intercepted, its_input, name_of, norms, path_of, replaced, starred
+from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Proposal, grouped, propose, together
 from jaxformer.parity.diagnose.operators.rotary_tables import parts, put
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Listing, Op, Place, Rewrite, same
@@ -79,14 +78,6 @@ def by_name(those: list[Moved]) -> dict[str, list[Moved]]:
     return grouped(those, lambda each: starred(each.norm.name))
 
 
-def grouped(those: list[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
-    """Group by a key, in order."""
-    found: dict[Any, list[Any]] = {}
-    for each in those:
-        found.setdefault(key(each), []).append(each)
-    return found
-
-
 def its_input_rotated(replay: Replay) -> Iterator[Proposal]:
     """Mutation of a norm's input that is compared: jax rotates it before the norm."""
     site, listing = replay.place.site, Listing()
@@ -128,24 +119,16 @@ def movable(replay: Replay) -> Iterator[Moved]:
 
 def of_modules(replay: Replay) -> Iterator[Norm]:
     """Norms that are modules and called once."""
-    calls: list[Norm] = []
-    replay.array(together(*(watched(name, module, calls) for name, module in norms(replay).items())))
-    yield from (each[0] for each in grouped(calls, lambda norm: norm.name).values() if len(each) == 1)
+    known, calls = norms(replay), list[Norm]()
 
-
-@contextmanager
-def watched(name: str, module: Any, calls: list[Norm]) -> Iterator[None]:
-    """Context manager that adds the calls of a module to `calls`."""
-    forward = module.forward
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
+    def noted(name: str, forward: Function, *args: Any, **kwargs: Any) -> Any:
         y, x = forward(*args, **kwargs), next(iter((*args, *kwargs.values())), None)
         if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.ndim > 2 and x.shape == y.shape:
-            calls.append(Norm(name, x.clone(), y.clone(), forward, module))
+            calls.append(Norm(name, x.clone(), y.clone(), forward, known[name]))
         return y
 
-    with replaced(module, "forward", noted):
-        yield
+    replay.array(intercepted(known, noted))
+    yield from (each[0] for each in grouped(calls, lambda norm: norm.name).values() if len(each) == 1)
 
 
 def of_functions(replay: Replay, known: list[Norm]) -> Iterator[Norm]:
@@ -257,12 +240,10 @@ def all_over(norms: list[Norm], width: int | None, axes: tuple[int, ...]) -> Edi
 def formula(norm: Norm, width: int | None, axes: tuple[int, ...], x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Compute RMSNorm or LayerNorm with the module's weights, over these axes and groups of `width` units."""
     units, held = x.unflatten(-1, (-1, width)) if width else x, vars(norm.made)
-    if is_near(norm.forward(norm.x + 1), norm.y):
-        units = units - units.mean(axes, keepdim=True)
+    is_centered = is_near(norm.forward(norm.x + 1), norm.y)
     epsilon = next((held[name] for name in ("eps", "epsilon", "variance_epsilon") if isinstance(held.get(name), float)), 0.0)
-    y = (units / (units.square().mean(axes, keepdim=True) + epsilon).sqrt()).reshape(x.shape)
-    weight, bias = (getattr(norm.made, name, None) for name in ("weight", "bias"))
-    return y * (1 if weight is None else weight) + (0 if bias is None else bias)
+    y = normalized(units, axes, epsilon, "" if is_centered else "rms").reshape(x.shape)
+    return scaled(y, getattr(norm.made, "weight", None), getattr(norm.made, "bias", None))
 
 
 def is_near(x: torch.Tensor, y: torch.Tensor) -> bool:

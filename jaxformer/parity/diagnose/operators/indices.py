@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from jaxformer.parity.diagnose.computes import behind, with_operand
 from jaxformer.parity.diagnose.evidence import replay_of
-from jaxformer.parity.diagnose.functions import MOVES, behind
-from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
-from jaxformer.parity.diagnose.operators.arguments import with_operand
+from jaxformer.parity.diagnose.functions import MOVES
+from jaxformer.parity.diagnose.mutation import Change, Proposal, propose, words_of
 from jaxformer.parity.diagnose.operators.positions import other_ids, other_positions, worded
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey
@@ -17,22 +17,14 @@ from jaxformer.parity.trace.reference import Reference
 
 ROWS = Change("indices.rows", worded("looks up rows"), reroutes=True)
 POSITIONS = Change("indices.positions", worded("has positions"), reroutes=True)
-ROUNDED = Change(
-    "indices.rounded",
-    {
-        "half_up": "rounds to the nearest whole number, halves up",
-        "half_even": "rounds to the nearest whole number, halves to the even one",
-        "up": "rounds up (`ceil`)",
-        "down": "rounds down (`floor`)",
-    },
-)
 INT8 = torch.iinfo(torch.int8).max
-ROUNDINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "half_up": lambda x: torch.floor(x + 0.5),
-    "half_even": torch.round,
-    "up": torch.ceil,
-    "down": torch.floor,
+ROUNDINGS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "half_up": ("rounds to the nearest whole number, halves up", lambda x: torch.floor(x + 0.5)),
+    "half_even": ("rounds to the nearest whole number, halves to the even one", torch.round),
+    "up": ("rounds up (`ceil`)", torch.ceil),
+    "down": ("rounds down (`floor`)", torch.floor),
 }
+ROUNDED = Change("indices.rounded", words_of(ROUNDINGS))
 
 
 def proposals(op: Op) -> Iterator[Proposal]:
@@ -47,7 +39,7 @@ def proposals(op: Op) -> Iterator[Proposal]:
     else:
         return
     for way, ids in others:
-        yield op.instead(change, partial(with_operand, at, partial(with_ids, ids)), **way.args)
+        yield op.instead(change, with_operand(at, partial(with_ids, ids)), **way.args)
 
 
 def lookup(op: Op) -> tuple[int, int] | None:
@@ -91,8 +83,8 @@ def roundings(operations: list[Op]) -> Iterator[Proposal]:
     for op in operations:
         x: Any = next(iter(op.args), None)
         if is_whole(op.output) and isinstance(x, torch.Tensor) and x.is_floating_point():
-            for how, function in ROUNDINGS.items():
-                yield op.instead(ROUNDED, partial(with_operand, 0, function), how=how)
+            for how, (_, function) in ROUNDINGS.items():
+                yield op.instead(ROUNDED, with_operand(0, function), how=how)
 
 
 NARROWED = Change("overflow.narrowed", "computes it in {type}, where it overflows", "computes {0} in int64")
@@ -111,16 +103,12 @@ def overflows(operations: list[Op]) -> Iterator[Proposal]:
     """Mutations in which integers overflow a narrow type: all that are beyond int32, or those of one operation."""
     large = too_large(operations)
     for name in ("int32", "uint32") if large else ():
-        yield propose(
-            NARROWED, label(large), partial(Rewrite, {op.place: partial(behind, narrowed(name)) for op in large}), type=name
-        )
-    around = {
-        op.place: partial(with_operand, found[0], partial(wrapped, found[1])) for op in operations if (found := lookup(op))
-    }
+        yield propose(NARROWED, label(large), partial(Rewrite, {op.place: behind(narrowed(name)) for op in large}), type=name)
+    around = {op.place: with_operand(found[0], partial(wrapped, found[1])) for op in operations if (found := lookup(op))}
     for op in operations:
         for name in TYPES if op.name not in MOVES and largest(op) > INT8 else ():
             if not same(narrowed(name)(op.output), op.output):
-                edits = partial(Rewrite, around | {op.place: partial(behind, narrowed(name))})
+                edits = partial(Rewrite, around | {op.place: behind(narrowed(name))})
                 yield propose(NARROWED, op.target, edits, type=name)
 
 

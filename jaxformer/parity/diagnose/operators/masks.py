@@ -1,8 +1,9 @@
-"""Mutations of masks: those that a call is given, those that it makes, and masks where torch has none."""
+"""Mutations of masks: those that a call is given, those that it makes, and masks where torch has none; and the sense of
+booleans in torch's code, True where a key is seen or where it is hidden."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,17 +11,15 @@ import torch
 from jaxformer.parity.diagnose import mutation
 from jaxformer.parity.diagnose.attention_cores import FUSED
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.mask_senses import Mask, kept_keys, mask_of
+from jaxformer.parity.diagnose.computes import behind, gives, with_named, with_operand
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Proposal, propose
 from jaxformer.parity.diagnose.other_masks import Others, exchanged, masks_instead, said, windows
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.trace import Op, Rewrite, same
-from jaxformer.parity.numerics.float_masks import fillers, kind_of
+from jaxformer.parity.diagnose.trace import Op, same
+from jaxformer.parity.numerics.float_masks import MASKED, allowed, fillers, kind_of
 from jaxformer.parity.trace.call_records import arrays_in
 from jaxformer.parity.trace.call_sites import CALL, Site
 
-LOW = -1e4
-"""Scores below this count as masked."""
 GIVES, MAKES = "applies the mask that it is given", "applies the mask of {0}"
 
 
@@ -32,36 +31,111 @@ def makes(args: dict[str, Any]) -> str:
 GIVEN = Change("masks.given", said, GIVES, cost=mutation.GIVEN), Change("masks.given_left_out", said, GIVES, cost=DELETES)
 MADE = Change("masks.made", said, makes), Change("masks.made_left_out", said, makes, cost=DELETES)
 ALONE = Change("masks.alone", "has 0 and -inf there alone: the bias is left out", "adds a bias and a mask in {0}")
-BEHIND = Change("masks.behind", "sets weights to 0 after the softmax", "masks scores before the softmax by {0}")
 SINK = Change("masks.sink", "leaves out the last column, the sink")
 
 
+class Mask(NamedTuple):
+    """Mask of torch's code, and the keys that it shows."""
+
+    array: torch.Tensor
+    seen: torch.Tensor
+    """Boolean mask, True where a key is seen."""
+    hides: bool | None
+    """True for booleans that are True where a key is hidden, False for all other masks; None if the code does not tell."""
+
+    def showing(self, seen: torch.Tensor) -> torch.Tensor:
+        """Return a mask of the same type and sense that shows these keys."""
+        return as_mask(self.array, ~seen if self.hides else seen)
+
+
+def mask_of(array: torch.Tensor, operations: Sequence[Op]) -> Mask:
+    """Build a mask from an array that these operations read."""
+    keep = kept_keys(array)
+    hides = hides_where_true(array, operations) if array.dtype == torch.bool else False
+    return Mask(array, ~keep if hides else keep, hides)
+
+
+def kept_keys(mask: torch.Tensor) -> torch.Tensor:
+    """Boolean mask, True where a mask keeps a key; booleans are taken as they are."""
+    return torch.from_numpy(np.asarray(allowed(mask.numpy()) if mask.is_floating_point() else mask.numpy()))
+
+
+def as_mask(like: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    """Mask of the type of `like`: booleans, or 0 and the lowest number of `like` (-inf if none is negative)."""
+    if not like.is_floating_point():
+        return keep
+    lowest = like.min() if like.min() < 0 else torch.tensor(-torch.inf, dtype=torch.float64)
+    return torch.where(keep, 0.0, lowest).to(like.dtype)
+
+
+def hides_where_true(mask: torch.Tensor, operations: Sequence[Op]) -> bool | None:
+    """Return True if booleans are True where a key is hidden, by the operations that read them.
+
+    If these do not tell, a mask of as many queries as keys hides where it is True if no query's own key is True; any other
+    gives None.
+    """
+    told = by_readers(mask, operations)
+    square = mask.ndim > 1 and mask.shape[-1] == mask.shape[-2]
+    if told is None and square and mask.any() and not mask.diagonal(dim1=-2, dim2=-1).any():
+        return True
+    return told
+
+
+def by_readers(mask: torch.Tensor, operations: Sequence[Op]) -> bool | None:
+    """Return the sense that the first operation tells that reads the mask, or a mask that is made of it."""
+    readers = [i for i, op in enumerate(operations) if any(same(x, mask) for x in (*op.args, *op.kwargs.values()))]
+    told = (by_reader(mask, operations[i], operations[i + 1 :]) for i in readers)
+    return next((each for each in told if each is not None), None)
+
+
+def by_reader(mask: torch.Tensor, op: Op, later: Sequence[Op]) -> bool | None:
+    """Return the sense that one operation tells: by the very negative numbers that it gives, or by the readers of the switches
+    (booleans, or numbers 0 and 1) that it makes of the mask."""
+    output: Any = op.output
+    if op.name == FUSED:
+        return False
+    if not isinstance(output, torch.Tensor):
+        return None
+    if output.dtype == torch.bool or bool(((output == 0) | (output == 1)).all()):
+        told = by_readers(output, later)
+        return told if told is None else told != is_opposite(mask, output)
+    try:
+        true = mask.bool().expand_as(output)
+    except RuntimeError:  # an array of another shape
+        return None
+    low = output <= MASKED
+    of_true, of_false = bool(low[true].all()), bool(low[~true].all())
+    return of_true if of_true != of_false else None
+
+
+def is_opposite(mask: torch.Tensor, switches: torch.Tensor) -> bool:
+    """True if switches are off exactly where a mask's are on."""
+    return same(mask.bool().squeeze(), (switches == 0).squeeze())
+
+
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of each distinct mask, where it appears first; then of masks that are added with a bias, of attention without
-    a mask or with its kernel's, and of masks before the softmax."""
+    """Mutations of each distinct mask, where it appears first; then of masks that are added with a bias, and of attention
+    without a mask or with its kernel's."""
     given: list[torch.Tensor] = []
     inputs = [(i, array) for i, array in enumerate(arrays_in(replay.arguments)) if is_new_mask(array, given)]
     made: list[torch.Tensor] = []
     for op in replay.operations:
-        if is_new_mask(op.output, made) and not passes_on(op, given):
-            for change, args, mask in otherwise(mask_of(op.output, replay.operations), masks_instead, MADE):
-                yield op.instead(change, partial(constant, mask), **args)
-        elif is_of_keys(op.output):
-            for change, args, mask in otherwise(mask_of(op.output, replay.operations), exchanged, MADE):
-                yield op.instead(change, partial(constant, mask), **args)
+        is_new = is_new_mask(op.output, made) and not passes_on(op, given)
+        if is_new or is_of_keys(op.output):
+            made_mask = mask_of(op.output, replay.operations)
+            for change, args, mask in otherwise(made_mask, masks_instead if is_new else exchanged, MADE):
+                yield op.instead(change, gives(mask), **args)
+    is_inner = replay.owner not in (
+        CALL,
+        Site("", 0),
+    )  # booleans that one module hands another are not compared
     for i, array in inputs:
-        own: dict[str, Any] = {"unseen": True} if is_unseen(replay, array) else {}
+        own: dict[str, Any] = {"unseen": True} if array.dtype == torch.bool and is_inner else {}
         for change, args, mask in otherwise(mask_of(array, replay.operations), masks_instead, GIVEN):
             yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, **own)
-    yield from (op.instead(ALONE, mask_alone) for op in replay.operations if adds_more(op.output))
+    yield from (op.instead(ALONE, behind(mask_alone)) for op in replay.operations if adds_more(op.output))
     for op in replay.operations:
         yield from within(op)
-    yield from behind_softmax([op for op in replay.operations if isinstance(op.output, torch.Tensor)])
-
-
-def is_unseen(replay: Replay, mask: torch.Tensor) -> bool:
-    """True if jax's own mask is not compared with this input: booleans that one module hands to another."""
-    return mask.dtype == torch.bool and replay.owner not in (CALL, Site("", 0))
 
 
 def otherwise(
@@ -86,63 +160,34 @@ def otherwise(
                 yield changes[0], {"how": how, **args, "empty": which}, other
 
 
-def behind_softmax(operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations that set weights to 0 after a softmax of all scores, in place of masking scores before it."""
-    softmaxes = [op for op in operations if op.name == "softmax"]
-    for mask in operations:
-        scores: Any = next(iter(mask.args), None)
-        for softmax in softmaxes if isinstance(scores, torch.Tensor) else ():
-            if scores.shape != softmax.output.shape or not same(mask.output, softmax.args[0]):
-                continue
-            if (hidden := (mask.output < LOW) & (scores > LOW)).any():
-                altered = {mask.place: lambda f, a, k, n: a[0], softmax.place: partial(weights_without, hidden)}
-                yield propose(BEHIND, (mask.target, softmax.target), partial(Rewrite, altered))
-
-
 def within(op: Op) -> Iterator[Proposal]:
     """Mutations of attention without a mask, or with one that its kernel makes (`is_causal`)."""
     if op.name == FUSED and (given := named(op.function, op.args, op.kwargs)).get("attn_mask") is None:
         rows, keys = given["query"].shape[-2], given["key"].shape[-2]
         causal = torch.ones(rows, keys, dtype=torch.bool).tril()
         if not given.get("is_causal"):
-            yield op.instead(MADE[0], partial(under, causal), how="causal", empty="", none=True)
+            yield op.instead(MADE[0], with_named(attn_mask=causal, is_causal=False), how="causal", empty="", none=True)
             return
         turned = ("exchanged", {}, causal.mT) if rows == keys else ("as_is", {}, causal)
         others = ("left_out", {}, torch.ones_like(causal)), *windows(causal), turned
         for change, args, mask in otherwise(Mask(causal, causal, False), lambda _: others, MADE):
-            yield op.instead(change, partial(under, mask), **args)
+            yield op.instead(change, with_named(attn_mask=mask, is_causal=False), **args)
     elif op.name == "softmax" and op.output.ndim > 2 and op.output.shape[-2] > 1:
         rows, keys = op.output.shape[-2:]
         for how, first in (("causal", 0), *((("causal_last", keys - rows),) if keys > rows else ())):
             hidden = ~torch.ones(rows, keys, dtype=torch.bool).tril(first)
-            yield op.instead(MADE[0], partial(without_keys, hidden), how=how, empty="", none=True)
+            yield op.instead(MADE[0], with_operand(0, without(hidden, -torch.inf)), how=how, empty="", none=True)
         if rows == keys - 1:
-            yield op.instead(SINK, partial(without_keys, torch.arange(keys) == rows))
+            yield op.instead(SINK, with_operand(0, without(torch.arange(keys) == rows, -torch.inf)))
 
 
-def weights_without(hidden: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute weights, and set those of hidden keys to 0; the others stay as they are."""
-    return function(*args, **kwargs).masked_fill(hidden, 0.0)
+def without(hidden: torch.Tensor, fill: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function that fills the scores or weights of hidden keys."""
+    return lambda x: x.masked_fill(hidden, fill)
 
 
-def without_keys(hidden: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute a softmax over the keys that are not hidden."""
-    return function(args[0].masked_fill(hidden, -torch.inf), *args[1:], **kwargs)
-
-
-def under(mask: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute fused attention with another mask."""
-    return function(**(named(function, args, kwargs) | {"attn_mask": mask, "is_causal": False}))
-
-
-def constant(mask: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Return the mask, whatever the operation is given."""
-    return mask
-
-
-def mask_alone(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def mask_alone(array: torch.Tensor) -> torch.Tensor:
     """Compute a mask without its bias: 0 wherever a key is seen."""
-    array = function(*args, **kwargs)
     return torch.where(torch.from_numpy(np.asarray(fillers(array.numpy(), infinite=True))), array, 0.0)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from jaxformer.parity.diagnose.computes import JOINING, behind, of_all, of_first, operand, with_named, with_operand
 from jaxformer.parity.diagnose.functions import (
     ACTIVATIONS,
     ARITHMETIC,
@@ -22,22 +23,15 @@ from jaxformer.parity.diagnose.functions import (
     WINDOWED,
     WINDOWS,
     Norm,
-    behind,
     is_activation,
     is_real,
-    of_all,
-    of_first,
     padded,
     spelled,
 )
-from jaxformer.parity.diagnose.mutation import DELETES, REPEATS, Change, Free, Proposal
+from jaxformer.parity.diagnose.mutation import DELETES, REPEATS, Change, Free, Proposal, words_of
 from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS, arranged
-from jaxformer.parity.diagnose.operators.arguments import with_operand
-from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.trace import Compute, Op, same
+from jaxformer.parity.diagnose.trace import Op, same
 
-JOINING = {"add", "mul", "sub", "div", "truediv", "maximum", "minimum", "and", "or", "logical_and", "logical_or"}
-"""Elementwise operations of two tensors."""
 COPYING = ("clone", "contiguous", "to", "detach", "float")
 SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "where", "pow"}
 POOLED = ("getitem", "mean", "sum", "select", "amax")
@@ -45,30 +39,9 @@ MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area")
 FEW_PARTS, MOST_PARTS = 4, 12
 
 FUNCTION = Change("operations.function", "has {function} there")
-ACTIVATION = Change("operations.activation", spelled("has {} there", ACTIVATIONS))
-EXPONENTIAL = Change(
-    "operations.exponential",
-    {
-        "negative": "has exp(-x) there",
-        "expm1": "has exp(x) - 1 there",
-        "exp2": "has 2^x there",
-        "linear": "has 1 + x there",
-        "bilinear": "has (1 + x/2) / (1 - x/2) there",
-    },
-)
-OF_TWO = Change(
-    "operations.arithmetic",
-    {
-        "product": "multiplies the two",
-        "difference": "subtracts them",
-        "sum": "adds the two",
-        "quotient": "divides the first by the second",
-        "smaller": "takes the smaller (`minimum`)",
-        "larger": "takes the larger (`maximum`)",
-        "either": "is true where either is, not where both are",
-        "both": "is true where both are, not where either is",
-    },
-)
+ACTIVATION = Change("operations.activation", "has {how} there")
+EXPONENTIAL = Change("operations.exponential", "has {how} there")
+OF_TWO = Change("operations.arithmetic", words_of(ARITHMETIC))
 NORM = Change(
     "operations.norm",
     {
@@ -144,10 +117,10 @@ def replacements(op: Op) -> Iterator[Proposal]:
     name = op.name
     yield from activations(op)
     if name in CONTRARY:
-        yield op.instead(FUNCTION, partial(of_all, getattr(torch, CONTRARY[name])), function=CONTRARY[name])
+        yield op.instead(FUNCTION, of_all(getattr(torch, CONTRARY[name])), function=CONTRARY[name])
     if sum(isinstance(each, torch.Tensor) for each in op.args[:2]) == 2:
         for how in OTHERWISE.get(name, ()):
-            yield op.instead(OF_TWO, partial(of_two, how), how=how)
+            yield op.instead(OF_TWO, of_first(ARITHMETIC[how][1], 2), how=how)
     for how, norm in NORMS.get(name, {}).items():
         yield op.instead(NORM, norm, how=how)
     if name in NORMALIZED:
@@ -161,28 +134,24 @@ def replacements(op: Op) -> Iterator[Proposal]:
         yield op.instead(WINDOW, window, how=how)
     for other in REDUCTIONS if name in REDUCTIONS else ():
         if other != name:
-            yield op.instead(FUNCTION, partial(of_all, getattr(torch, other)), function=other)
+            yield op.instead(FUNCTION, of_all(getattr(torch, other)), function=other)
     for how, correction in (("biased", 0), ("unbiased", 1)) if name in VARIANCES else ():
         yield op.instead(VARIANCE, partial(corrected, correction), how=how)
     for mode, how in itertools.product(MODES, RESIZINGS) if name == "interpolate" else ():
-        yield op.instead(RESIZED, resized(mode, how), how=how, mode=mode)
+        switches = {"align_corners": True if how == "align_corners" else None, "antialias": how == "antialias"}
+        yield op.instead(RESIZED, with_named(mode=mode, **switches), how=how, mode=mode)
 
 
 def activations(op: Op) -> Iterator[Proposal]:
     """Mutations that compute another activation or exponential. Those that give 0 everywhere, or their operand, are skipped:
     mutations that leave something out cover these."""
-    own = "gelu_tanh" if op.kwargs.get("approximate") == "tanh" else op.name
+    own = "gelu by tanh" if op.kwargs.get("approximate") == "tanh" else op.name
     for how, function in ACTIVATIONS.items() if is_activation(op) and op.args else ():
         alike = ("softmax" in how) <= (op.name in ("softmax", "sigmoid"))
         if how != own and alike and (other := function(op.args[0])).any() and not same(other, op.args[0]):
-            yield op.instead(ACTIVATION, partial(of_first, function), how=how)
+            yield op.instead(ACTIVATION, of_first(function), how=spelled(how))
     for how, function in EXPONENTIALS.items() if op.name == "exp" else ():
-        yield op.instead(EXPONENTIAL, partial(of_first, function), how=how)
-
-
-def of_two(how: str, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Compute another arithmetic operation of two tensors."""
-    return ARITHMETIC[how](*args[:2])
+        yield op.instead(EXPONENTIAL, of_first(function), how=how)
 
 
 def corrected(correction: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
@@ -193,12 +162,6 @@ def corrected(correction: int, function: Any, args: Any, kwargs: Any, n: int) ->
     return function(*kept, **kwargs, **keepdim, correction=correction)
 
 
-def resized(mode: str, how: str) -> Compute:
-    """Return a `Compute` that resizes in another mode, antialiased, or with aligned corners."""
-    switches = {"align_corners": True if how == "align_corners" else None, "antialias": how == "antialias"}
-    return lambda f, a, k, n: f(*a, **(k | switches | {"mode": mode}))
-
-
 def poolings(op: Op) -> Iterator[Proposal]:
     """Mutations that reduce one axis in another way: its mean, maximum, sum, first or last entry."""
     x, y = next(iter(op.args), None), op.output
@@ -206,7 +169,7 @@ def poolings(op: Op) -> Iterator[Proposal]:
         return
     for axis in range(x.ndim) if op.name in POOLED else ():
         for which, pool in POOLINGS.items() if x.shape[:axis] + x.shape[axis + 1 :] == y.shape else ():
-            yield op.instead(POOLING, partial(of_first, lambda x, pool=pool, axis=axis: pool(x, axis)), which=which, axis=axis)
+            yield op.instead(POOLING, of_first(lambda x, pool=pool, axis=axis: pool(x, axis)), which=which, axis=axis)
 
 
 def omissions(op: Op) -> Iterator[Proposal]:
@@ -214,22 +177,9 @@ def omissions(op: Op) -> Iterator[Proposal]:
     tensors = [i for i, each in enumerate(op.args) if isinstance(each, torch.Tensor)]
     for i in tensors if isinstance(op.output, torch.Tensor) and op.name not in COPYING else ():
         if len(tensors) == 1 and op.args[i].shape == op.output.shape:
-            yield op.instead(LEFT_OUT, partial(operand, i))
+            yield op.instead(LEFT_OUT, operand(i))
         elif len(tensors) > 1 and (op.name in JOINING or op.args[i].shape == op.output.shape):
-            yield op.instead(ALONE, partial(operand, i), ordinal=ORDINALS[i])
-
-
-def rivals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations that leave one operation out, as rivals of a mutation that reads another tensor and may amount to the same."""
-    for op in replay.operations:
-        yield from (each for each in omissions(op) if each.mutation.change == LEFT_OUT)
-
-
-def operand(i: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Return argument `i`, broadcast to the shape of the output."""
-    others = [each.shape for each in args if isinstance(each, torch.Tensor)]
-    is_joined = function.__name__.strip("_") in JOINING
-    return args[i].expand(torch.broadcast_shapes(*others)) if is_joined else args[i]
+            yield op.instead(ALONE, operand(i), ordinal=ORDINALS[i])
 
 
 def repeats(op: Op) -> Iterator[Proposal]:
@@ -248,7 +198,7 @@ def exchanges(op: Op) -> Iterator[Proposal]:
         yield op.instead(EXCHANGED, lambda f, a, k, n: f(*a[:-2], a[-1], a[-2], **k), how="operands")
     if op.name == "glu":
         axis = next(iter(op.args[1:]), op.kwargs.get("dim", -1))
-        halves = partial(with_operand, 0, lambda x: torch.cat(x.chunk(2, axis)[::-1], axis))
+        halves = with_operand(0, lambda x: torch.cat(x.chunk(2, axis)[::-1], axis))
         yield op.instead(EXCHANGED, halves, how="halves")
 
 
@@ -256,7 +206,7 @@ def centered(op: Op) -> Iterator[Proposal]:
     """Mutations that subtract its mean over the last axis from an operand."""
     for i, x in enumerate(op.args[:2] if is_real(op) and not is_activation(op) else ()):
         if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 1 and x.shape[-1] > 2:
-            off = partial(with_operand, i, lambda x: x - x.mean(-1, keepdim=True))
+            off = with_operand(i, lambda x: x - x.mean(-1, keepdim=True))
             yield op.instead(CENTERED, off, ordinal=ORDINALS[i])
 
 
@@ -266,19 +216,19 @@ def outputs(op: Op) -> Iterator[Proposal]:
     x = op.output
     if isinstance(x, (tuple, list)):
         for order in [*itertools.permutations(range(len(x)))][1:] if len(x) <= FEW_PARTS else ():
-            yield op.instead(ORDER, partial(behind, partial(in_order, order)), order=order)
+            yield op.instead(ORDER, behind(partial(in_order, order)), order=order)
         for one, other in itertools.combinations(range(len(x)), 2) if FEW_PARTS < len(x) <= MOST_PARTS else ():
             order = [{one: other, other: one}.get(i, i) for i in range(len(x))]
-            yield op.instead(TWO_PARTS, partial(behind, partial(in_order, order)), one=one, other=other)
+            yield op.instead(TWO_PARTS, behind(partial(in_order, order)), one=one, other=other)
     elif x.dtype == torch.bool:
-        yield op.instead(CONTRARIES, partial(behind, torch.logical_not))
+        yield op.instead(CONTRARIES, behind(torch.logical_not))
     elif not x.is_floating_point() and not x.is_complex():
         for more in (1, -1, 2):
-            yield op.instead(MORE, partial(behind, lambda y, more=more: y + more), more=more)
+            yield op.instead(MORE, behind(lambda y, more=more: y + more), more=more)
     elif x.ndim > 2 and x.shape[1] > 1:
         for axis, (where, more) in itertools.product((1, 2), (("later", 1), ("earlier", -1))):
             for how in ("around", "cut")[axis - 1 :]:
-                moved = partial(behind, partial(shifted, axis, more, how == "cut"))
+                moved = behind(partial(shifted, axis, more, how == "cut"))
                 yield op.instead(SHIFTED, moved, how=how, where=where, axis=axis)
 
 

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from jaxformer.parity.diagnose.mutation import Change, Proposal, Target, propose
+from jaxformer.parity.diagnose.computes import behind, of_first
+from jaxformer.parity.diagnose.mutation import Change, Proposal, Target, grouped, propose
 from jaxformer.parity.diagnose.numbers_and_orders import arranged
 from jaxformer.parity.diagnose.operators.permute import is_reshape, reorders
-from jaxformer.parity.diagnose.trace import Op, Rewrite, same
+from jaxformer.parity.diagnose.trace import Op, Rewrite, at_once, same
 
 MOST_BLOCKS, MOST_PARTS = 4, 9
 """Largest number of parts whose orders are all tried, and of parts that an array may be cut into."""
@@ -103,12 +104,11 @@ def inner_parts(op: Op) -> Iterator[Proposal]:
     for axis in range(len(after) - 1) if len(after) > len(before) else ():
         for parts in INNER_PARTS:
             if after[axis] > 1 and after[axis + 1] > parts and after[axis + 1] % parts == 0:
-                yield op.instead(INNER, partial(in_blocks, axis, parts), parts=parts, inner=axis + 1, axis=axis)
+                yield op.instead(INNER, behind(partial(in_blocks, axis, parts)), parts=parts, inner=axis + 1, axis=axis)
 
 
-def in_blocks(axis: int, parts: int, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def in_blocks(axis: int, parts: int, y: torch.Tensor) -> torch.Tensor:
     """Read axes (part, a, b) where torch reads (a, part, b)."""
-    y = function(*args, **kwargs)
     sizes = [*y.shape]
     x = y.reshape(*sizes[:axis], parts, sizes[axis], sizes[axis + 1] // parts, *sizes[axis + 2 :])
     return x.transpose(axis, axis + 1).reshape(sizes)
@@ -137,30 +137,21 @@ def exchanged(packed: Packed, places: tuple[int, int, int], x: torch.Tensor) -> 
 
 def everywhere(several: list[Packed]) -> Iterator[Packed]:
     """Slices in several places with parts of the same sizes, as the rotated part and the rest of queries and of keys."""
-    found: dict[tuple[int, ...], list[Packed]] = {}
-    for packed in several:
-        found.setdefault((packed.axis, *packed.sizes), []).append(packed)
-    for alike in found.values():
+    for alike in grouped(several, lambda packed: (packed.axis, *packed.sizes)).values():
         if len(alike) > 1:
             targets = tuple(target for packed in alike for target in packed.targets)
-            yield alike[0]._replace(targets=targets, where="everywhere", rewrite=partial(all_rewritten, alike))
-
-
-def all_rewritten(several: list[Packed], cut: Cut) -> Rewrite:
-    """Rewrite in which `cut` gives the parts in all places."""
-    return Rewrite({place: compute for packed in several for place, compute in packed.rewrite(cut).altered.items()})
+            yield alike[0]._replace(
+                targets=targets,
+                where="everywhere",
+                rewrite=lambda cut, alike=alike: at_once(each.rewrite(cut) for each in alike),
+            )
 
 
 def splits(operations: list[Op]) -> Iterator[Packed]:
     """Parts that one call of `split`, `chunk` and the like gives."""
     for op in operations:
         if op.name in SPLITS and (found := cut_of(op.args[0], op.output)):
-            yield Packed((op.target,), "one", *found, partial(split_otherwise, op))
-
-
-def split_otherwise(op: Op, cut: Cut) -> Rewrite:
-    """Rewrite in which a split gives the parts of `cut`."""
-    return op.rewrite(lambda f, a, k, n: tuple(cut(a[0])))
+            yield Packed((op.target,), "one", *found, lambda cut, op=op: op.rewrite(of_first(lambda x: tuple(cut(x)))))
 
 
 def slices(operations: list[Op]) -> Iterator[Packed]:
@@ -210,7 +201,7 @@ def as_blocks(axis: int, x: torch.Tensor) -> Sequence[torch.Tensor]:
 
 def sliced_otherwise(several: list[Op], cut: Cut) -> Rewrite:
     """Rewrite in which slices give the parts of `cut`."""
-    return Rewrite({op.place: lambda f, a, k, n, i=i: cut(a[0])[i] for i, op in enumerate(several)})
+    return Rewrite({op.place: of_first(lambda x, i=i: cut(x)[i]) for i, op in enumerate(several)})
 
 
 def products(operations: list[Op]) -> Iterator[Packed]:

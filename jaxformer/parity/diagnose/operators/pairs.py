@@ -3,17 +3,19 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, pairwise, permutations, product, takewhile
+from itertools import chain, combinations, pairwise, permutations, product, takewhile
 from typing import Any
 
 import torch
 
+from jaxformer.parity.diagnose.computes import JOINING, Compute, behind, gives, of_first, operand, with_operand
 from jaxformer.parity.diagnose.functions import ACTIVATIONS, NORMS, is_real
-from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Mutation, Proposal, Target, propose, together
-from jaxformer.parity.diagnose.operators import arguments, axes
-from jaxformer.parity.diagnose.operators.operations import JOINING, operand, replacements
+from jaxformer.parity.diagnose.modules import name_of
+from jaxformer.parity.diagnose.mutation import Change, Edit, Edits, Free, Mutation, Proposal, Target, grouped, propose, together
+from jaxformer.parity.diagnose.operators import arguments, axes, permute
+from jaxformer.parity.diagnose.operators.operations import replacements
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.trace import Compute, Op, Place, Rewrite, same
+from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, at_once, same
 from jaxformer.parity.trace.call_sites import Site
 
 MOST_OPERATIONS = 12
@@ -40,7 +42,6 @@ EXCHANGED = Change(
     reroutes=True,
 )
 BEHIND = Change("pairs.behind", "does that after {1} instead")
-AT_THE_END = Change("pairs.at_the_end", "does that at the end, to the result")
 ONE_PART = Change("pairs.one_part", "does it to the second operand of {1} alone, before the sum")
 
 
@@ -48,10 +49,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     """Mutations of two operations, the plain ones first."""
     real = [op for op in replay.operations if is_real(op)]
     once = [op for op in real if len(op.runs) == 1]
-    alike: dict[Any, list[Op]] = {}
-    for op in once:
-        alike.setdefault(tuple(op.output.shape), []).append(op)
-    groups = [those[:MOST_OPERATIONS] for those in alike.values()]
+    groups = [those[:MOST_OPERATIONS] for those in grouped(once, lambda op: tuple(op.output.shape)).values()]
     yield from epsilons(replay.operations)
     yield from turned(real)
     yield from neither(real)
@@ -61,7 +59,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
         yield both(EXCHANGED, one, other, {one.place: gives(other.output), other.place: gives(one.output)})
     yield from exchanged_with_children(replay, once)
     for those in groups:
-        yield from elsewhere(replay, those)
+        yield from elsewhere(those)
 
 
 def both(change: Change, one: Op, other: Op, computes: Mapping[Place, Compute], **args: Any) -> Proposal:
@@ -69,24 +67,9 @@ def both(change: Change, one: Op, other: Op, computes: Mapping[Place, Compute], 
     return propose(change, (one.target, other.target), partial(Rewrite, computes), **args)
 
 
-def gives(output: torch.Tensor) -> Compute:
-    """Return a `Compute` that gives a copy of this output, whatever it is given."""
-    return lambda f, a, k, n: output.clone()
-
-
-def first_of(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Return the first operand: the operation is left out."""
-    return args[0]
-
-
 def done(op: Op, i: int, x: torch.Tensor) -> torch.Tensor:
     """Compute an operation with another array for operand `i`."""
     return op.function(*op.args[:i], x, *op.args[i + 1 :], **op.kwargs)
-
-
-def then(op: Op, i: int = 0) -> Compute:
-    """Return a `Compute` that applies `op` to the output, as its operand `i`."""
-    return lambda f, a, k, n: done(op, i, f(*a, **k))
 
 
 def begins_with(op: Op, one: Op) -> bool:
@@ -107,7 +90,7 @@ def epsilons(ops: Sequence[Op]) -> Iterator[Proposal]:
 
 def behind_root(one: Op, root: Op, epsilon: float) -> Rewrite:
     """Rewrite in which epsilon is added after the root."""
-    return Rewrite({one.place: first_of, root.place: lambda f, a, k, n: ROOTS[root.name](a[0], epsilon)})
+    return Rewrite({one.place: operand(0), root.place: of_first(lambda x: ROOTS[root.name](x, epsilon))})
 
 
 def turned(ops: Sequence[Op]) -> Iterator[Proposal]:
@@ -120,7 +103,7 @@ def turned(ops: Sequence[Op]) -> Iterator[Proposal]:
         if len(one.runs) > 1 and any(isinstance(x, torch.Tensor) for x in one.args[1:]):
             continue  # each run reads other tensors
         if first.shape == one.output.shape == other.output.shape:
-            yield both(TURNED, one, other, {one.place: first_of, other.place: then(one)})
+            yield both(TURNED, one, other, {one.place: operand(0), other.place: behind(partial(done, one, 0))})
 
 
 def neither(ops: Sequence[Op]) -> Iterator[Proposal]:
@@ -128,7 +111,7 @@ def neither(ops: Sequence[Op]) -> Iterator[Proposal]:
     for one, other in pairwise(ops):
         x = next(iter(one.args), None)
         if isinstance(x, torch.Tensor) and x.shape == other.output.shape and begins_with(other, one):
-            yield both(NEITHER, one, other, {one.place: first_of, other.place: first_of})
+            yield both(NEITHER, one, other, {one.place: operand(0), other.place: operand(0)})
 
 
 def exchanged_with_children(replay: Replay, ops: Sequence[Op]) -> Iterator[Proposal]:
@@ -137,8 +120,7 @@ def exchanged_with_children(replay: Replay, ops: Sequence[Op]) -> Iterator[Propo
     for site, x in replay.given.items():
         alike = [op for op in ops if isinstance(x, torch.Tensor) and op.output.shape == x.shape]
         for op in [op for op in alike if not any(same(x, read) for read in op.args)][:MOST_OPERATIONS]:
-            name = str(site).removeprefix(f"{replay.owner.path}.")
-            yield propose(EXCHANGED, (op.target, name), partial(exchanged_with, replay, site, x, op))
+            yield propose(EXCHANGED, (op.target, name_of(replay, site)), partial(exchanged_with, replay, site, x, op))
 
 
 def exchanged_with(replay: Replay, site: Site, x: torch.Tensor, op: Op) -> Edit:
@@ -146,21 +128,14 @@ def exchanged_with(replay: Replay, site: Site, x: torch.Tensor, op: Op) -> Edit:
     return together(replay.given_outputs({site: op.output}), op.rewrite(gives(x)))
 
 
-def elsewhere(replay: Replay, ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations that apply an elementwise operation with a second array after another operation instead, or at the end: a gate
-    on the other side of a norm."""
+def elsewhere(ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations that apply an elementwise operation with a second array after another operation instead: a gate on the other
+    side of a norm."""
     for one in (op for op in ops if op.name in JOINING and all(isinstance(x, torch.Tensor) for x in op.args[:2])):
         for i in (i for i, x in enumerate(one.args[:2]) if x.shape == one.output.shape):
-            left = {one.place: partial(operand, i)}
+            left = {one.place: operand(i)}
             for other in (op for op in ops if op is not one):
-                yield both(BEHIND, one, other, left | {other.place: then(one, i)}, kept=i)
-            if one.output.shape == replay.wanted.shape:
-                yield propose(AT_THE_END, one.target, partial(at_the_end, replay, one, i), kept=i)
-
-
-def at_the_end(replay: Replay, op: Op, i: int) -> Edit:
-    """Edit that leaves an operation out, and applies it to the array at the end."""
-    return together(Rewrite({op.place: partial(operand, i)}), replay.followed_by(partial(done, op, i)))
+                yield both(BEHIND, one, other, left | {other.place: behind(partial(done, one, i))}, kept=i)
 
 
 def before_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
@@ -170,12 +145,10 @@ def before_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
     for total, op in product(sums, once):
         goes_on = is_real(op) and begins_with(op, total) and op.args[0] is not total.args[0]
         if goes_on and total.args[1].shape == op.output.shape:
-            yield propose(ONE_PART, (op.target, total.target), partial(op.rewrite, partial(to_second, total)))
-
-
-def to_second(total: Op, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute a + f(b) for f(a + b)."""
-    return total.args[0] + function(total.args[1], *args[1:], **kwargs)
+            first, second = total.args[:2]
+            alone = with_operand(0, lambda _, second=second: second)
+            edits = partial(op.rewrite, behind(partial(torch.add, first), alone))  # a + f(b) for f(a + b)
+            yield propose(ONE_PART, (op.target, total.target), edits)
 
 
 PLACES = ", in {places} places"
@@ -187,31 +160,23 @@ TORCHS = ("at", "was")
 
 
 def everywhere(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of an activation, a norm or a reduction in all places that call it; where a number is solved for, in all but
-    one too."""
-    found: dict[str, list[Op]] = {}
-    for op in replay.operations:
-        if op.name in {*ACTIVATIONS, *NORMS, *axes.REDUCING}:
-            found.setdefault(op.name, []).append(op)
-    for name, ops in found.items():
+    """Mutations of an activation, a norm, a reduction or a repetition in all places that call it; where a number is solved for,
+    in all but one too."""
+    some = (op for op in replay.operations if op.name in {*ACTIVATIONS, *NORMS, *axes.REDUCING, *permute.REPEATING})
+    for name, ops in grouped(some, lambda op: op.name).items():
         if len(ops) > 1:
             alike = [*takewhile(are_alike, zip(*map(of_one, ops), strict=False))]
-            yield from map(partial(grouped, name), alike)
+            yield from map(partial(in_all, name), alike)
             for several in alike if 2 < len(ops) <= MOST_PLACES else ():
                 if several[0].free:
-                    yield from (grouped(name, some) for some in combinations(several, len(ops) - 1))
+                    yield from (in_all(name, some) for some in combinations(several, len(ops) - 1))
 
 
 def of_one(op: Op) -> Iterator[Proposal]:
     """Mutations of one of the places."""
-    yield from replacements(op)
-    numbers = arguments.proposals(op)
-    if op.name not in axes.REDUCING:
-        yield from (each for each in numbers if each.free)
-        return
-    yield from numbers
-    for kind in (axes.reductions, axes.rolls, axes.orders):
-        yield from kind(op)
+    numbers, reduces = arguments.proposals(op), op.name in axes.REDUCING
+    yield from chain(replacements(op), permute.repeats(op), (each for each in numbers if each.free or reduces))
+    yield from chain(axes.reductions(op), axes.orders(op))
 
 
 def are_alike(several: Sequence[Proposal]) -> bool:
@@ -219,7 +184,7 @@ def are_alike(several: Sequence[Proposal]) -> bool:
     return len({(each.mutation.change, *(arg for arg in each.mutation.args if arg[0] not in TORCHS)) for each in several}) == 1
 
 
-def grouped(name: str, several: Sequence[Proposal]) -> Proposal:
+def in_all(name: str, several: Sequence[Proposal]) -> Proposal:
     """Merge mutations of several places into one. Its first target is the function's name, unless a number is solved for."""
     first, every = several[0], [each.mutation for each in several]
     change, args = every[0].change, (*every[0].args, ("places", len(several)))
@@ -230,6 +195,6 @@ def grouped(name: str, several: Sequence[Proposal]) -> Proposal:
     return Proposal(Mutation(everywhere, targets, args), partial(merged, [each.edits for each in several]), first.free, near)
 
 
-def merged(several: Sequence[Callable[..., Any]], *number: float) -> Rewrite:
-    """Rewrite all places in one mode: a mode nested in another would not recognise its places."""
-    return Rewrite({place: compute for each in several for place, compute in each(*number).altered.items()})
+def merged(several: Sequence[Edits], *number: float) -> Rewrite:
+    """Rewrite all places at once."""
+    return at_once(each(*number) for each in several)

@@ -10,10 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from jaxformer.parity.diagnose.functions import ACTIVATIONS, SPELLED
+from jaxformer.parity.diagnose.functions import ACTIVATIONS, spelled
 from jaxformer.parity.diagnose.modules import held, replaced, starred
-from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Edits, Free, Proposal, propose, together
+from jaxformer.parity.diagnose.mutation import (
+    DELETES,
+    Change,
+    Edit,
+    Edits,
+    Free,
+    Proposal,
+    grouped,
+    propose,
+    together,
+    words_of,
+)
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.trace.call_sites import below, last
 
 LEFT_OUT = Change("parameters.left_out", "leaves it out", "uses {0}", cost=DELETES)
 TIED = Change("parameters.tied", "uses {1} in its place", "uses {0}", reroutes=True)
@@ -23,33 +35,6 @@ NO_NUMBER = Change("parameters.no_number", "{0} {value}", "{0} None")
 SETTING = Change("parameters.setting", "{0} {other}", "{0} {was}")
 CHOICE = Change("parameters.choice", "{0} {other!s}", "{0} {was!s}")
 CONSTANT = Change("parameters.constant", "has {other:.6g} there, in {1}", "has {was:.6g} at [{at}] of {0}")
-READ = Change(
-    "parameters.read",
-    {
-        "ones": "leaves it out (takes 1 for it)",
-        "double": "doubles it",
-        "plus_one": "adds 1 to it",
-        "minus_one": "subtracts 1 from it",
-        "negative": "negates it",
-        "complement": "uses 1 minus it",
-        "exp": "uses exp of it",
-        "log": "uses log of it",
-        "square": "squares it",
-        "root": "uses its square root",
-        "transpose": "transposes it",
-        "flip": "flips it along its last axis",
-        "flip_two": "flips it along its last two axes",
-        "swap_axes": "transposes its last two axes",
-        "swap_halves": "exchanges its halves",
-        "swap_neighbours": "exchanges neighbours (2i and 2i + 1) in it",
-        "interleave": "reads it as neighbours (2i, 2i + 1) for halves",
-        "deinterleave": "reads it as halves for neighbours (2i, 2i + 1)",
-        "next_row": "reads its rows one later",
-        "bfloat16": "rounds it to bfloat16",
-        "float16": "rounds it to float16",
-    },
-    "uses {0} as it is",
-)
 
 
 def is_square(x: torch.Tensor) -> bool:
@@ -62,29 +47,40 @@ def is_even(x: torch.Tensor) -> bool:
     return x.squeeze().ndim == 2 and x.shape[-1] > 2 and x.shape[-1] % 2 == 0
 
 
-READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "ones": lambda x: torch.ones_like(x) if x.squeeze().ndim <= 2 else x,
-    "double": lambda x: 2 * x,
-    "plus_one": lambda x: x + 1,
-    "minus_one": lambda x: x - 1,
-    "negative": torch.neg,
-    "complement": lambda x: 1 - x,
-    "exp": torch.exp,
-    "log": torch.log,
-    "square": torch.square,
-    "root": torch.sqrt,
-    "transpose": lambda x: x.mT if is_square(x) else x,
-    "flip": lambda x: x.flip(-1) if x.ndim > 2 else x,
-    "flip_two": lambda x: x.flip((-1, -2)) if x.ndim > 3 else x,
-    "swap_axes": lambda x: x.mT if is_square(x) and x.ndim > 2 else x,
-    "swap_halves": lambda x: x.roll(x.shape[-1] // 2, -1) if is_even(x) else x,
-    "swap_neighbours": lambda x: x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if is_even(x) else x,
-    "interleave": lambda x: x.unflatten(-1, (2, -1)).mT.flatten(-2) if is_even(x) else x,
-    "deinterleave": lambda x: x.unflatten(-1, (-1, 2)).mT.flatten(-2) if is_even(x) else x,
-    "next_row": lambda x: x.roll(-1, 0) if x.ndim == 2 else x,
-    "bfloat16": lambda x: x.bfloat16().double(),
-    "float16": lambda x: x.half().double(),
+READINGS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "ones": ("leaves it out (takes 1 for it)", lambda x: torch.ones_like(x) if x.squeeze().ndim <= 2 else x),
+    "double": ("doubles it", lambda x: 2 * x),
+    "plus_one": ("adds 1 to it", lambda x: x + 1),
+    "minus_one": ("subtracts 1 from it", lambda x: x - 1),
+    "negative": ("negates it", torch.neg),
+    "complement": ("uses 1 minus it", lambda x: 1 - x),
+    "exp": ("uses exp of it", torch.exp),
+    "log": ("uses log of it", torch.log),
+    "square": ("squares it", torch.square),
+    "root": ("uses its square root", torch.sqrt),
+    "transpose": ("transposes it", lambda x: x.mT if is_square(x) else x),
+    "flip": ("flips it along its last axis", lambda x: x.flip(-1) if x.ndim > 2 else x),
+    "flip_two": ("flips it along its last two axes", lambda x: x.flip((-1, -2)) if x.ndim > 3 else x),
+    "swap_axes": ("transposes its last two axes", lambda x: x.mT if is_square(x) and x.ndim > 2 else x),
+    "swap_halves": ("exchanges its halves", lambda x: x.roll(x.shape[-1] // 2, -1) if is_even(x) else x),
+    "swap_neighbours": (
+        "exchanges neighbours (2i and 2i + 1) in it",
+        lambda x: x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if is_even(x) else x,
+    ),
+    "interleave": (
+        "reads it as neighbours (2i, 2i + 1) for halves",
+        lambda x: x.unflatten(-1, (2, -1)).mT.flatten(-2) if is_even(x) else x,
+    ),
+    "deinterleave": (
+        "reads it as halves for neighbours (2i, 2i + 1)",
+        lambda x: x.unflatten(-1, (-1, 2)).mT.flatten(-2) if is_even(x) else x,
+    ),
+    "next_row": ("reads its rows one later", lambda x: x.roll(-1, 0) if x.ndim == 2 else x),
+    "bfloat16": ("rounds it to bfloat16", lambda x: x.bfloat16().double()),
+    "float16": ("rounds it to float16", lambda x: x.half().double()),
 }
+"""Functions of a tensor that may be read for it, with words; the tensor itself where one does not apply."""
+READ = Change("parameters.read", words_of(READINGS), "uses {0} as it is")
 USUAL_SIZES = tuple(2**n for n in range(1, 11))
 """Usual sizes of windows, buckets and the like, which a port may hold as constants."""
 MOST_READINGS = 24
@@ -131,12 +127,9 @@ def in_every_layer(replay: Replay, kind: Kind) -> Iterator[Proposal]:
 
 def in_groups(replay: Replay) -> Iterator[Proposal]:
     """Mutations of a number that several settings share, as the epsilon of all norms: in all of them, or in some."""
-    found: dict[tuple[str, Any], list[Proposal]] = {}
-    for each in in_every_layer(replay, partial(settings, replay, {})):
-        if each.mutation.change == NUMBER:
-            name = each.mutation.targets[0].label.rpartition(".")[2]
-            found.setdefault((name, each.mutation.args), []).append(each)
-    for several in found.values():
+    every = in_every_layer(replay, partial(settings, replay, {}))
+    numbers = (each for each in every if each.mutation.change == NUMBER)
+    for several in grouped(numbers, lambda each: (last(each.mutation.targets[0].label), each.mutation.args)).values():
         for size in range(len(several), 1, -1) if len(several) <= MOST_GROUPS else ():
             for some in combinations(several, size):
                 targets = tuple(target for each in some for target in each.mutation.targets)
@@ -148,11 +141,8 @@ def alike(replay: Replay) -> list[Group]:
     """Groups of modules whose paths differ in numbers of layers alone, without those that jax calls too."""
     own = replay.module
     inner = {site.path.removeprefix(f"{replay.owner.path}.") for site in replay.boundaries if site in replay.given}
-    found: dict[Any, Group] = {}
-    for name, module in own.named_modules():
-        if not any(name == path or name.startswith(f"{path}.") for path in inner):
-            found.setdefault((starred(name), type(module)), []).append((name, module))
-    groups = [*found.values()]
+    open_ = [each for each in own.named_modules() if not any(each[0] == path or below(each[0], path) for path in inner)]
+    groups = [*grouped(open_, lambda each: (starred(each[0]), type(each[1]))).values()]
     return groups if len(groups) <= MOST_MODULES else [each for each in groups if each[0][0].count(".") < 3]
 
 
@@ -192,18 +182,15 @@ def left_out(module: Any, name: str) -> Iterator[Proposal]:
 def read_otherwise(module: Any, name: str) -> Iterator[Proposal]:
     """Mutations that use a function of a tensor, one of `READINGS`, in its place."""
     for path, tensor in tensors_of(module, name):
-        for how, reading in READINGS.items():
+        for how, (_, reading) in READINGS.items():
             if (other := reading(tensor)) is not tensor:
                 yield propose(READ, path, partial(held, tensor, other), how=how)
 
 
 def tied(module: Any) -> Iterator[Proposal]:
     """Mutations that use a matrix in place of another one of its shape, as tied weights do."""
-    shapes: dict[Any, Group] = {}
-    for path, tensor in module.named_parameters():
-        if tensor.ndim > 1:
-            shapes.setdefault(tuple(tensor.shape), []).append((path, tensor))
-    for same in shapes.values():
+    matrices = (each for each in module.named_parameters() if each[1].ndim > 1)
+    for same in grouped(matrices, lambda each: tuple(each[1].shape)).values():
         for (path, tensor), (other, its) in permutations(same, 2) if len(same) <= MOST_ALIKE else ():
             yield propose(TIED, (path, other), partial(held, tensor, its))
 
@@ -225,7 +212,7 @@ def settings(replay: Replay, first: dict[int, str], module: Any, name: str) -> I
         for other, function in ACTIVATIONS.items() if child is not None and is_activation(child) else ():
             if not is_same(child, function):
                 edit = partial(replaced, child, "forward", function)
-                yield propose(CHOICE, attribute, edit, was=type(child).__name__, other=SPELLED.get(other, other))
+                yield propose(CHOICE, attribute, edit, was=type(child).__name__, other=spelled(other))
 
 
 def is_activation(module: Any) -> bool:
@@ -257,7 +244,7 @@ def setting(path: str, value: Any, edits: Edits, is_size: bool) -> Iterator[Prop
     else:
         own, others = choices(value)
         for name, other in others.items():
-            yield propose(CHOICE, path, partial(edits, other), was=own, other=SPELLED.get(name, name))
+            yield propose(CHOICE, path, partial(edits, other), was=own, other=name)
 
 
 def choices(value: Any) -> tuple[Any, dict[Any, Any]]:
@@ -267,7 +254,7 @@ def choices(value: Any) -> tuple[Any, dict[Any, Any]]:
     if isinstance(value, tuple) and value and all(type(each) is int for each in value):
         return value, {other: other for other in (tuple(each + more for each in value) for more in (-1, 1))}
     name = getattr(value, "__name__", "") if callable(value) and not isinstance(value, type) else ""
-    return name, ACTIVATIONS if name in ACTIVATIONS else {}
+    return name, {spelled(other): function for other, function in ACTIVATIONS.items()} if name in ACTIVATIONS else {}
 
 
 def constants(replay: Replay) -> Iterator[Proposal]:

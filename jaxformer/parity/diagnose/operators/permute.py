@@ -3,19 +3,18 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from jaxformer.parity.diagnose.computes import Compute, of_both, of_first, with_operand
 from jaxformer.parity.diagnose.functions import RESHAPES
 from jaxformer.parity.diagnose.modules import held, path_of
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
 from jaxformer.parity.diagnose.numbers_and_orders import WAVES, first_wave
-from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.trace import Op, Rewrite
+from jaxformer.parity.diagnose.trace import Op
 from jaxformer.parity.trace.call_sites import Site
 
 MOST_WINDOWS = 8
@@ -64,7 +63,8 @@ REPEATED = Change(
         "each": "repeats each (0 0 1 1): `jnp.tile` for `jnp.repeat`",
     },
 )
-ALL_REPEATED = replace(REPEATED, name="permute.all_repeated", torch="computes {0}, and as much elsewhere")
+REPEATING = {"repeat_interleave": "whole", "repeat": "each", "tile": "each"}
+"""Functions that repeat entries, and the key of the words for what they are mistaken for."""
 NO_FACTOR = Change(
     "permute.no_factor",
     {
@@ -96,21 +96,19 @@ def merges_and_splits(op: Op) -> Iterator[Proposal]:
     before, after = op.args[0], op.output
     for order in reorders(range(1, before.ndim)) if before.ndim > after.ndim and 3 <= before.ndim <= MOST_AXES else ():
         axes = (0, *order)
-        yield op.instead(MERGED, partial(with_operand, 0, lambda x, axes=axes: x.permute(axes).contiguous()), order=axes)
+        yield op.instead(MERGED, with_operand(0, lambda x, axes=axes: x.permute(axes).contiguous()), order=axes)
     for axis in range(after.ndim - 1) if after.ndim > before.ndim else ():
         sizes = tuple(after.shape[axis : axis + 2])
-        yield op.instead(SPLIT_SWAPPED, partial(split_otherwise, axis, (axis + 1, axis)), axes=(axis, axis + 1), sizes=sizes)
+        yield op.instead(SPLIT_SWAPPED, split_otherwise(axis, (axis + 1, axis)), axes=(axis, axis + 1), sizes=sizes)
     for axes in split_axes(before.shape, after.shape):
         for order in itertools.permutations(axes) if 2 < len(axes) < MOST_AXES else ():
             if sum(at != axis for at, axis in zip(order, axes, strict=True)) > 2:
-                compute = partial(split_otherwise, axes[0], order)
-                yield op.instead(SPLIT, compute, first=axes[0], last=axes[-1], order=order)
+                yield op.instead(SPLIT, split_otherwise(axes[0], order), first=axes[0], last=axes[-1], order=order)
 
 
-def split_otherwise(first: int, order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def split_otherwise(first: int, order: tuple[int, ...]) -> Compute:
     """Split an axis, with the axes from `first` on in another order."""
-    shape = function(*args, **kwargs).shape
-    return split_in([*range(first), *order, *range(first + len(order), len(shape))], shape, args[0])
+    return of_both(lambda x, y: split_in([*range(first), *order, *range(first + len(order), y.ndim)], y.shape, x))
 
 
 def split_axes(before: Sequence[int], after: Sequence[int]) -> Iterator[range]:
@@ -131,12 +129,7 @@ def transposed(op: Op) -> Iterator[Proposal]:
     ndim = op.args[0].ndim if is_reshape(op) else 0
     for axes in itertools.combinations(range(1, ndim), 2) if 2 < ndim <= MOST_AXES + 1 else ():
         if min(op.args[0].shape[axis] for axis in axes) > 1:
-            yield op.instead(READ, partial(read_exchanged, axes), axes=axes)
-
-
-def read_exchanged(axes: tuple[int, int], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Reshape an array with two axes exchanged to torch's shape."""
-    return args[0].transpose(*axes).reshape(function(*args, **kwargs).shape)
+            yield op.instead(READ, of_both(lambda x, y, axes=axes: x.transpose(*axes).reshape(y.shape)), axes=axes)
 
 
 def pixels(op: Op) -> Iterator[Proposal]:
@@ -144,22 +137,20 @@ def pixels(op: Op) -> Iterator[Proposal]:
     changes = {"pixel_shuffle": (SHUFFLED, shuffled), "pixel_unshuffle": (UNSHUFFLED, unshuffled)}
     for order in BLOCK_ORDERS if op.name in changes else ():
         change, compute = changes[op.name]
-        yield op.instead(change, partial(compute, (0, *(BLOCK[name] for name in order), 2, 4)), order=order)
+        yield op.instead(change, of_both(partial(compute, (0, *(BLOCK[name] for name in order), 2, 4))), order=order)
 
 
-def shuffled(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def shuffled(order: tuple[int, ...], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Compute `pixel_shuffle` of channels that pack the axes `B C H h W w` in another order."""
-    y = function(*args, **kwargs)
-    (rows, channels, *_), (height, width) = y.shape, args[0].shape[-2:]
+    (rows, channels, *_), (height, width) = y.shape, x.shape[-2:]
     blocks = rows, channels, height, y.shape[-2] // height, width, y.shape[-1] // width
-    return split_in(order, blocks, args[0]).reshape(y.shape)
+    return split_in(order, blocks, x).reshape(y.shape)
 
 
-def unshuffled(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def unshuffled(order: tuple[int, ...], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Compute `pixel_unshuffle` to channels that pack the axes `B C H h W w` in another order."""
-    (rows, channels, *_), y = args[0].shape, function(*args, **kwargs)
-    height, width = y.shape[-2:]
-    return args[0].reshape(rows, channels, height, -1, width, args[0].shape[-1] // width).permute(order).reshape(y.shape)
+    (rows, channels, *_), (height, width) = x.shape, y.shape[-2:]
+    return x.reshape(rows, channels, height, -1, width, x.shape[-1] // width).permute(order).reshape(y.shape)
 
 
 def patches(replay: Replay) -> Iterator[Proposal]:
@@ -193,13 +184,8 @@ def windows(op: Op) -> Iterator[Proposal]:
     (axis,) = axes
     size, most = y.shape[axis], x.shape[axis] - y.shape[axis]
     for first in range(most + 1) if most <= MOST_WINDOWS else ():
-        compute = partial(window, axis, first, size)
+        compute = of_first(lambda x, first=first: x.narrow(axis, first, size))
         yield op.instead(WINDOW, compute, first=first, last=first + size - 1, axis=axis)
-
-
-def window(axis: int, first: int, size: int, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
-    """Slice `size` entries of an axis, from `first` on."""
-    return args[0].narrow(axis, first, size)
 
 
 def joins(op: Op) -> Iterator[Proposal]:
@@ -211,53 +197,39 @@ def joins(op: Op) -> Iterator[Proposal]:
     if op.name in JOINS:
         real = [part.detach().double().numpy() for part in parts if part.is_floating_point()]
         waves = first_wave(*real) if len(real) == many == 2 else ""
-        yield op.instead(REVERSED, partial(with_operand, 0, lambda x: x[::-1]), waves=waves)
+        yield op.instead(REVERSED, with_operand(0, lambda x: x[::-1]), waves=waves)
         for order in reorders(range(many))[:-1] if 2 < many <= MOST_JOINED else ():
-            yield op.instead(JOINED, partial(with_operand, 0, lambda x, order=order: [x[i] for i in order]), order=order)
+            yield op.instead(JOINED, with_operand(0, lambda x, order=order: [x[i] for i in order]), order=order)
         for part in range(many) if many <= MOST_JOINED else ():
-            yield op.instead(ZEROS, partial(with_operand, 0, partial(with_zeros, part)), part=part + 1, parts=many)
+            zeroed = with_operand(0, lambda parts, part=part: [x * (i != part) for i, x in enumerate(parts)])
+            yield op.instead(ZEROS, zeroed, part=part + 1, parts=many)
         if many == 2 and len(shapes) == 1 and parts[0].ndim > 1 and parts[0].shape[-1] > 1:
             yield op.instead(IN_TURNS, lambda f, a, k, n: torch.stack([*a[0]], -1).flatten(-2))
     if op.name == "stack" and many == 2 == op.output.shape[-1]:
         yield op.instead(IN_A_ROW, lambda f, a, k, n: torch.cat([*a[0]], -1).reshape(op.output.shape))
 
 
-def with_zeros(part: int, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Parts with zeros for one of them."""
-    return [x * (i != part) for i, x in enumerate(parts)]
+def repeats(op: Op) -> Iterator[Proposal]:
+    """Mutation that tiles for `repeat_interleave`, or the other way round."""
+    if how := REPEATING.get(op.name):
+        yield op.instead(REPEATED, of_both(whole_repeated if how == "whole" else each_repeated), how=how)
 
 
-def repeats(operations: list[Op]) -> Iterator[Proposal]:
-    """Mutations that tile for `repeat_interleave`, or the other way round: in one operation, and in all of them."""
-    for how, names, compute in (
-        ("whole", ("repeat_interleave",), whole_repeated),
-        ("each", ("repeat", "tile"), each_repeated),
-    ):
-        alike = [op for op in operations if op.name in names]
-        for op in alike:
-            yield op.instead(REPEATED, compute, how=how)
-        if len(alike) > 1:
-            everywhere = {op.place: compute for op in alike}
-            yield propose(ALL_REPEATED, tuple(op.target for op in alike), partial(Rewrite, everywhere), how=how)
-
-
-def whole_repeated(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def whole_repeated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Compute a b a b for a a b b."""
-    y = function(*args, **kwargs)
-    (axis,) = [axis for axis in range(y.ndim) if y.shape[axis] != args[0].shape[axis]]
-    return torch.cat([args[0]] * (y.shape[axis] // args[0].shape[axis]), axis)
+    (axis,) = [axis for axis in range(y.ndim) if y.shape[axis] != x.shape[axis]]
+    return torch.cat([x] * (y.shape[axis] // x.shape[axis]), axis)
 
 
-def each_repeated(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+def each_repeated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Compute a a b b for a b a b."""
-    y = args[0]
-    for axis, size in enumerate(function(*args, **kwargs).shape):
-        y = y.repeat_interleave(size // y.shape[axis], axis)
-    return y
+    for axis, size in enumerate(y.shape):
+        x = x.repeat_interleave(size // x.shape[axis], axis)
+    return x
 
 
 def factors(op: Op) -> Iterator[Proposal]:
     """Mutations of an einsum that leave out one of its factors."""
     for number in range(1, len(op.args)) if op.name == "einsum" else ():
         how = {1: "first", 2: "second", 3: "third"}.get(number, "other")
-        yield op.instead(NO_FACTOR, partial(with_operand, number, torch.ones_like), how=how, number=number)
+        yield op.instead(NO_FACTOR, with_operand(number, torch.ones_like), how=how, number=number)

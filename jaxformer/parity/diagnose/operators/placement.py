@@ -11,14 +11,14 @@ import torch
 
 from jaxformer.parity.diagnose import modules
 from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.computes import Compute, behind, operand, with_operand
 from jaxformer.parity.diagnose.functions import is_activation
 from jaxformer.parity.diagnose.modules import replaced
 from jaxformer.parity.diagnose.mutation import REPEATS, Change, Edit, Proposal, propose, together
-from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.exchange import LEFT_OUT
 from jaxformer.parity.diagnose.operators.parameters import all_of
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.trace import Compute, Op, Rewrite, same
+from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.trace import call_records
 from jaxformer.parity.trace.call_sites import Site, join
 
@@ -105,10 +105,10 @@ def added(how: str, module: Any, other: Any) -> Iterator[None]:
     """Context manager that applies a module in another place too."""
     forward, following = module.forward, getattr(other, "forward", None)
     ways: dict[str, Compute] = {
-        "after": lambda f, a, k, n: forward(f(*a, **k)),
+        "after": behind(forward),
         "before": partial(on_first_array, forward),
-        "first": partial(with_operand, 0, forward),
-        "second": partial(with_operand, 1, forward),
+        "first": with_operand(0, forward),
+        "second": with_operand(1, forward),
     }
     compute = ways[how]
     is_op = isinstance(other, Op)
@@ -166,7 +166,7 @@ def has_its_axis(op: Op, x: torch.Tensor) -> bool:
 
 def applied(op: Op, i: int, x: torch.Tensor) -> Any:
     """Compute an operation with a copy of `x` for operand `i`."""
-    return with_operand(i, lambda _: x.clone(), op.function, op.args, op.kwargs, 0)
+    return with_operand(i, lambda _: x.clone())(op.function, op.args, op.kwargs, 0)
 
 
 def matters(replay: Replay, others: dict[Site, Any]) -> bool:
@@ -178,7 +178,7 @@ def matters(replay: Replay, others: dict[Site, Any]) -> bool:
 
 def passed_on(replay: Replay, op: Op, i: int, others: dict[Site, Any]) -> Edit:
     """Edit in which an operation gives its operand `i`, and children give these arrays."""
-    return together(op.rewrite(lambda f, a, k, n: a[i]), replay.given_outputs(others))
+    return together(op.rewrite(operand(i)), replay.given_outputs(others))
 
 
 def biases(ops: list[Op]) -> Iterator[Proposal]:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from jaxformer.parity.diagnose.mutation import Change, Proposal
-from jaxformer.parity.diagnose.trace import Compute, Op
+from jaxformer.parity.diagnose.computes import Compute, behind
+from jaxformer.parity.diagnose.mutation import Change, Proposal, words_of
+from jaxformer.parity.diagnose.trace import Op
 
 State = tuple[torch.Tensor, ...]
 """State of one layer in one direction: its output, and the cell of an LSTM."""
@@ -115,9 +116,9 @@ def backwards(function: Any, args: Any, kwargs: Any, n: int) -> Any:
     return (output.flip(axis), *state)
 
 
-def directions_exchanged(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+def directions_exchanged(outputs: Any) -> Any:
     """Compute a recurrence whose second direction's output comes first."""
-    output, *state = function(*args, **kwargs)
+    output, *state = outputs
     return (torch.cat(output.chunk(2, -1)[::-1], -1), *state)
 
 
@@ -136,10 +137,10 @@ NO_BIAS = Change("recurrences.no_bias", "leaves out {bias}")
 BIAS_BEHIND_GATE = Change("recurrences.bias_behind_gate", "adds the new gate's bias_hh after the product with the reset gate")
 HARD_SIGMOIDS = Change("recurrences.hard_sigmoids", "has {sigmoid} for every sigmoid")
 HARD_SIGMOID = Change("recurrences.hard_sigmoid", "has {sigmoid} in the {gate} gate")
-OF_GATE: dict[Change, OfBlock] = {
-    Change("recurrences.complement", "uses 1 - {gate} gate for it"): lambda x, kind: -x,
-    Change("recurrences.open", "leaves out the {gate} gate (1)"): lambda x, kind: x + OPEN * (kind == "bias_ih"),
-    Change("recurrences.gate_bias", "adds 1 to the {gate} gate's bias"): lambda x, kind: x + 1.0 * (kind == "bias_ih"),
+OF_GATE: dict[str, tuple[str, OfBlock]] = {
+    "complement": ("uses 1 - {gate} gate for it", lambda x, kind: -x),
+    "open": ("leaves out the {gate} gate (1)", lambda x, kind: x + OPEN * (kind == "bias_ih")),
+    "bias": ("adds 1 to the {gate} gate's bias", lambda x, kind: x + 1.0 * (kind == "bias_ih")),
 }
 """Mutations of the blocks of one gate."""
 SIGMOID = torch.sigmoid
@@ -148,46 +149,42 @@ HARD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "hard sigmoid x / 6 + 0.5": torch.nn.functional.hardsigmoid,
 }
 """Piecewise linear functions for a sigmoid."""
-STEPS: dict[str, dict[Change, Step]] = {
+STEPS: dict[str, dict[str, tuple[str, Step]]] = {
     "lstm": {
-        Change("recurrences.plain_output", "leaves out the tanh of its output"): partial(lstm, out=torch.positive),
-        Change("recurrences.plain_cell", "leaves out the tanh of the cell gate"): partial(lstm, new=torch.positive),
-        Change("recurrences.sigmoid_cell", "has a sigmoid for the tanh of the cell gate"): partial(lstm, new=SIGMOID),
-        Change("recurrences.tied_forget", "uses 1 - input gate for the forget gate"): partial(
-            lstm, gates=(SIGMOID, None, SIGMOID)
-        ),
-        Change("recurrences.tied_input", "uses 1 - forget gate for the input gate"): partial(
-            lstm, gates=(None, SIGMOID, SIGMOID)
-        ),
+        "plain_output": ("leaves out the tanh of its output", partial(lstm, out=torch.positive)),
+        "plain_cell": ("leaves out the tanh of the cell gate", partial(lstm, new=torch.positive)),
+        "sigmoid_cell": ("has a sigmoid for the tanh of the cell gate", partial(lstm, new=SIGMOID)),
+        "tied_forget": ("uses 1 - input gate for the forget gate", partial(lstm, gates=(SIGMOID, None, SIGMOID))),
+        "tied_input": ("uses 1 - forget gate for the input gate", partial(lstm, gates=(None, SIGMOID, SIGMOID))),
     },
     "gru": {
-        Change(
-            "recurrences.reset_first",
-            "applies the reset gate to the state before weight_hh, not after",
-        ): reset_first,
-        Change("recurrences.plain_new", "leaves out the tanh of the new gate"): partial(gru, new=torch.positive),
-        Change("recurrences.relu_new", "has relu for the tanh of the new gate"): partial(gru, new=torch.relu),
+        "reset_first": ("applies the reset gate to the state before weight_hh, not after", reset_first),
+        "plain_new": ("leaves out the tanh of the new gate", partial(gru, new=torch.positive)),
+        "relu_new": ("has relu for the tanh of the new gate", partial(gru, new=torch.relu)),
     },
     "rnn_tanh": {
-        Change("recurrences.relu", "has relu for tanh"): partial(plain, new=torch.relu),
-        Change("recurrences.no_tanh", "leaves out the tanh"): partial(plain, new=torch.positive),
+        "relu": ("has relu for tanh", partial(plain, new=torch.relu)),
+        "no_tanh": ("leaves out the tanh", partial(plain, new=torch.positive)),
     },
     "rnn_relu": {
-        Change("recurrences.tanh", "has tanh for relu"): plain,
-        Change("recurrences.no_relu", "leaves out the relu"): partial(plain, new=torch.positive),
+        "tanh": ("has tanh for relu", plain),
+        "no_relu": ("leaves out the relu", partial(plain, new=torch.positive)),
     },
 }
-DIRECTIONS: dict[Change, Order | Compute] = {
-    Change("recurrences.backwards", "runs backwards"): backwards,
-    Change("recurrences.before", "gives the state before each step, not after it"): Order(before=True),
+ORDERS: dict[str, tuple[str, Order | Compute]] = {
+    "backwards": ("runs backwards", backwards),
+    "before": ("gives the state before each step, not after it", Order(before=True)),
 }
-BOTH_DIRECTIONS: dict[Change, Order | Compute] = {
-    Change("recurrences.aligned", "runs the second direction forwards too"): Order(turned=False, back=False),
-    Change("recurrences.given_turned", "does not reverse the second direction's outputs back"): Order(back=False),
-    Change("recurrences.read_unturned", "does not reverse the second direction's inputs"): Order(turned=False),
-    Change("recurrences.exchanged", "exchanges the weights of its two directions"): directions_exchanged,
-    Change("recurrences.second_first", "joins the second direction before the first, in every layer"): Order(second_first=True),
+BOTH_DIRECTIONS: dict[str, tuple[str, Order | Compute]] = {
+    "aligned": ("runs the second direction forwards too", Order(turned=False, back=False)),
+    "given_turned": ("does not reverse the second direction's outputs back", Order(back=False)),
+    "read_unturned": ("does not reverse the second direction's inputs", Order(turned=False)),
+    "exchanged": ("exchanges the weights of its two directions", behind(directions_exchanged)),
+    "second_first": ("joins the second direction before the first, in every layer", Order(second_first=True)),
 }
+GATE = Change("recurrences.gate", words_of(OF_GATE))
+STEP = Change("recurrences.step", {how: words for steps in STEPS.values() for how, words in words_of(steps).items()})
+DIRECTION = Change("recurrences.direction", words_of(ORDERS | BOTH_DIRECTIONS))
 
 
 def proposals(op: Op) -> Iterator[Proposal]:
@@ -203,17 +200,17 @@ def proposals(op: Op) -> Iterator[Proposal]:
     if kind == "gru":
         yield op.instead(BIAS_BEHIND_GATE, partial(with_arrays, bias_moved))
     all_steps = of_cell if cell else partial(by_steps, Order())
-    for change, step in STEPS[kind].items():
-        yield op.instead(change, partial(all_steps, step))
+    for how, (_, step) in STEPS[kind].items():
+        yield op.instead(STEP, partial(all_steps, step), how=how)
     sigmoids = [gate for gate in GATES[kind] if gate not in ("cell", "new")]
     for sigmoid, hard in HARD.items() if sigmoids else ():
         yield op.instead(HARD_SIGMOIDS, partial(all_steps, partial(OWN[kind], gates=[hard] * 3)), sigmoid=sigmoid)
         for gate in sigmoids:
             step = partial(OWN[kind], gates=[hard if each == gate else SIGMOID for each in sigmoids])
             yield op.instead(HARD_SIGMOID, partial(all_steps, step), sigmoid=sigmoid, gate=gate)
-    ways = {} if cell else DIRECTIONS | (BOTH_DIRECTIONS if op.args[-2] else {})
-    for change, way in ways.items():
-        yield op.instead(change, partial(by_steps, way, OWN[kind]) if isinstance(way, Order) else way)
+    ways = {} if cell else ORDERS | (BOTH_DIRECTIONS if op.args[-2] else {})
+    for how, (_, way) in ways.items():
+        yield op.instead(DIRECTION, partial(by_steps, way, OWN[kind]) if isinstance(way, Order) else way, how=how)
 
 
 def gates(op: Op, names: tuple[str, ...]) -> Iterator[Proposal]:
@@ -221,8 +218,8 @@ def gates(op: Op, names: tuple[str, ...]) -> Iterator[Proposal]:
     for order in [*itertools.permutations(range(len(names)))][1:]:
         yield op.instead(GATE_ORDER, partial(with_blocks, partial(reordered, order)), order=[names[i] for i in order])
     for number, gate in enumerate(names):
-        for change, other in OF_GATE.items():
-            yield op.instead(change, partial(with_blocks, partial(changed_blocks, number, other)), gate=gate)
+        for how, (_, other) in OF_GATE.items():
+            yield op.instead(GATE, partial(with_blocks, partial(changed_blocks, number, other)), how=how, gate=gate)
 
 
 def with_blocks(change: Callable[[str, Blocks], Blocks], function: Any, args: Any, kwargs: Any, n: int) -> Any:

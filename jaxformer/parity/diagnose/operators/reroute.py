@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from jaxformer.parity.diagnose.calls import of_reals
+from jaxformer.parity.diagnose.computes import with_operand
 from jaxformer.parity.diagnose.functions import NORMALIZED, REDUCTIONS, is_real
-from jaxformer.parity.diagnose.modules import keeps_a_shape
+from jaxformer.parity.diagnose.modules import keeps_a_shape, name_of
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
 from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
-from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import NEARLY, off
 from jaxformer.parity.diagnose.trace import Op, Rewrite, is_inside, same
@@ -98,7 +98,7 @@ def given_in(replay: Replay) -> Iterator[Value]:
         yield Value("argument" if len(found) > 1 else "given", ("the call",), x, {"number": number})
     for site, x in replay.given.items():
         if isinstance(x, torch.Tensor):
-            yield Value("child", (str(site).removeprefix(f"{replay.owner.path}."),), x, {})
+            yield Value("child", (name_of(replay, site),), x, {})
 
 
 def parts_in(ops: Sequence[Op]) -> Iterator[Value]:
@@ -121,14 +121,14 @@ def operands(op: Op, most: int = 3) -> Iterator[Slot]:
     """Slots of an operation's first `most` operands."""
     for i, x in enumerate(op.args[:most]):
         if isinstance(x, torch.Tensor) and x.ndim:
-            yield Slot(op.target, x, lambda f, i=i: op.rewrite(partial(with_operand, i, f)), {"ordinal": ORDINALS[i]})
+            yield Slot(op.target, x, lambda f, i=i: op.rewrite(with_operand(i, f)), {"ordinal": ORDINALS[i]})
 
 
 def parts(op: Op) -> Iterator[Slot]:
     """Slots of the arrays that an operation joins."""
 
     def another(i: int, f: Function) -> Rewrite:
-        return op.rewrite(partial(with_operand, 0, lambda x: [*x[:i], f(x[i]), *x[i + 1 :]]))
+        return op.rewrite(with_operand(0, lambda x: [*x[:i], f(x[i]), *x[i + 1 :]]))
 
     for i, x in enumerate(op.args[0] if op.name in JOINS else ()):
         yield Slot(op.target, x, partial(another, i), {"part": i + 1, "parts": len(op.args[0])})
@@ -210,7 +210,7 @@ def with_last(total: Op, i: int, other: Op) -> Rewrite:
         gave["last"] = function(*args, **kwargs)
         return gave["last"].clone()
 
-    return Rewrite({other.place: kept, total.place: partial(with_operand, i, lambda _: gave["last"])})
+    return Rewrite({other.place: kept, total.place: with_operand(i, lambda _: gave["last"])})
 
 
 def additions(replay: Replay) -> Iterator[Proposal]:

@@ -23,6 +23,7 @@ from jaxformer.parity.diagnose.operators.positions import (
     paired,
     worded,
 )
+from jaxformer.parity.diagnose.operators.rotary_heads import Rotation
 from jaxformer.parity.diagnose.operators.rotary_tables import (
     LAYOUTS,
     Pair,
@@ -37,7 +38,6 @@ from jaxformer.parity.diagnose.operators.rotary_tables import (
     table_products,
 )
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.rotation import Rotation
 from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
 from jaxformer.parity.trace.call_sites import Site
 

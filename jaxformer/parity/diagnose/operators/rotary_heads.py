@@ -1,19 +1,19 @@
-"""Mutations of queries and keys where attention reads them: how many of their units are rotated, and a rotation where torch has
-none."""
+"""Rotation of heads by rotary positions; mutations of queries and keys where attention reads them: how many of their units are
+rotated, and a rotation where torch has none."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
 import torch
 
 from jaxformer.parity.diagnose.attention_cores import Core, cores
+from jaxformer.parity.diagnose.computes import in_run
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
 from jaxformer.parity.diagnose.operators.rotary_tables import LAYOUTS, Rotary, plain_rates, rotary_of
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.rotation import Rotation
-from jaxformer.parity.diagnose.trace import Compute, Rewrite
+from jaxformer.parity.diagnose.trace import Rewrite
 
 WIDTH = Change("rotary_heads.width", "rotates {width}", "rotates {own} of the {units} units of a head")
 ADDED = Change("rotary_heads.added", "rotates queries and keys by rotary positions of base {base:g}", "does not rotate at {0}")
@@ -22,6 +22,25 @@ MOST_RUNS = 4
 BASES = (10000.0, 500000.0, 1000000.0)
 PARTS = (4, 2, 0.5, 0.25)
 """Numbers of rotated units that are tried, as parts of torch's; all units of a head are tried first."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotation of the first units of each head, in pairs."""
+
+    rates: torch.Tensor
+    """Radians a position of each pair."""
+    layout: str = "halves"
+    """Pairs of units: 'neighbours' (2i and 2i + 1), or others for halves (i and i + width / 2)."""
+
+    def __call__(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotate heads `... T H` by positions `... T`."""
+        width, angles = 2 * len(self.rates), positions[..., None] * self.rates
+        turned, rest = x[..., :width], x[..., width:]
+        neighbours = self.layout == "neighbours"
+        a, b = (turned[..., ::2], turned[..., 1::2]) if neighbours else turned.chunk(2, -1)
+        both = a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()
+        return torch.cat([torch.stack(both, -1).flatten(-2) if neighbours else torch.cat(both, -1), rest], -1)
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
@@ -72,8 +91,3 @@ def moved(those: list[Core], change: Callable[[torch.Tensor], torch.Tensor], onl
     """Rewrite in which attention reads a function of its queries and keys, in every run or in one."""
     edits = (core.with_heads(lambda heads: (change(heads[0]), change(heads[1]), heads[2])) for core in those)
     return Rewrite({place: in_run(only, compute) for edit in edits for place, compute in edit.altered.items()})
-
-
-def in_run(only: int | None, compute: Compute) -> Compute:
-    """Return a `Compute` for one run alone, or the same one for every run (None)."""
-    return compute if only is None else lambda f, a, k, n: compute(f, a, k, n) if n == only else f(*a, **k)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from jaxformer.parity.diagnose.computes import behind
 from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Edit
 from jaxformer.parity.diagnose.replay import Replay
@@ -193,12 +194,7 @@ def computed(made: list[tuple[Op, int, torch.Tensor]], others: Arrays) -> Edit:
     for i, other in others.items():
         op, number, _ = made[i]
         found.setdefault(op.place, {})[number] = other
-    return Rewrite({place: partial(with_parts, tables) for place, tables in found.items()})
-
-
-def with_parts(others: Arrays, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute an operation, and replace some arrays of its output."""
-    return put(function(*args, **kwargs), others)
+    return Rewrite({place: behind(partial(put, others=tables)) for place, tables in found.items()})
 
 
 def pairs_in(arrays: list[Any]) -> Iterator[tuple[int, int]]:

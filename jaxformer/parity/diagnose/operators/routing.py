@@ -7,16 +7,15 @@ from typing import Any
 
 import torch
 
+from jaxformer.parity.diagnose.computes import Compute, behind, with_operand
 from jaxformer.parity.diagnose.functions import is_real
 from jaxformer.parity.diagnose.mutation import Change, Proposal
-from jaxformer.parity.diagnose.operators.arguments import OTHER, with_argument
 from jaxformer.parity.diagnose.trace import Op
 
 CHOOSING = {"topk", "sort", "max", "min"}
 FIRST = {"argmax", "argmin"}
 SORTING = {"topk", "sort", "argsort"}
 MOST_CAPACITIES = 48
-MOST_CHOSEN = 32
 REVERSED = Change("routing.reversed", "has the {what} chosen in the other order")
 SORTED = Change("routing.sorted", "has the {what} chosen in the order of the places")
 SMALLEST = Change("routing.smallest", "chooses the smallest")
@@ -50,7 +49,6 @@ def choices(operations: list[Op]) -> Iterator[Proposal]:
     for op in operations:
         yield from chosen(op)
         yield from ties(op)
-        yield from numbers_chosen(op)
         if op.name in FIRST:
             yield op.instead(LAST, last_of_equal)
     for op in operations:
@@ -66,9 +64,9 @@ def chosen(op: Op) -> Iterator[Proposal]:
         return
     several = values.ndim == x.ndim and values.shape[-1] > 1
     for part, what in enumerate(("values", "places")) if several else ():
-        yield op.instead(REVERSED, partial(with_part, part, lambda x, places: x.flip(-1)), what=what)
-        yield op.instead(SORTED, partial(with_part, part, lambda x, places: x.gather(-1, places.argsort(-1))), what=what)
-    yield op.instead(SMALLEST, smallest)
+        yield op.instead(REVERSED, with_part(part, lambda x, places: x.flip(-1)), what=what)
+        yield op.instead(SORTED, with_part(part, lambda x, places: x.gather(-1, places.argsort(-1))), what=what)
+    yield op.instead(SMALLEST, behind(lambda both: type(both)((-both[0], both[1])), with_operand(0, torch.neg)))
     if int(places.max()) < (size := x.shape[-1]):
         moves: dict[str, Part] = {
             "up": lambda x, places: (x + 1) % size,
@@ -76,7 +74,7 @@ def chosen(op: Op) -> Iterator[Proposal]:
             "from_end": lambda x, places: size - 1 - x,
         }
         for how, move in moves.items():
-            yield op.instead(MOVED, partial(with_part, 1, move), how=how)
+            yield op.instead(MOVED, with_part(1, move), how=how)
 
 
 def ties(op: Op) -> Iterator[Proposal]:
@@ -113,25 +111,9 @@ def with_ties(how: str, function: Any, args: Any, kwargs: Any, n: int) -> Any:
     return type(output)((output[0], places.narrow(axis, 0, output[1].shape[axis])))
 
 
-def numbers_chosen(op: Op) -> Iterator[Proposal]:
-    """Mutations of how many entries `topk` chooses; `arguments` has one more and one fewer."""
-    if op.name == "topk" and len(op.args) > 1 and type(was := op.args[1]) is int:
-        for many in range(1, min(MOST_CHOSEN, op.args[0].shape[-1]) + 1):
-            if abs(many - was) > 1:
-                yield op.instead(OTHER, with_argument(1, many), other=repr(many), was=repr(was), at=1)
-
-
-def smallest(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute the smallest values, and their places."""
-    output = function(-args[0], *args[1:], **kwargs)
-    return type(output)((-output[0], output[1]))
-
-
-def with_part(part: int, change: Part, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+def with_part(part: int, change: Part) -> Compute:
     """Compute values and places, with `change` applied to one of the two."""
-    output = function(*args, **kwargs)
-    values, places = output
-    return type(output)((values, change(places, places)) if part else (change(values, places), places))
+    return behind(lambda both: type(both)([change(x, both[1]) if i == part else x for i, x in enumerate(both)]))
 
 
 def last_of_equal(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
@@ -148,15 +130,15 @@ def capacities(op: Op, operations: list[Op]) -> Iterator[Proposal]:
     if op.name != "topk" or len(op.runs) > 1 or not op.output[1].numel():
         return
     values, places = op.output
-    behind = [each for each in operations if is_real(each) and each.output.shape == values.shape and len(each.runs) == 1]
+    later = [each for each in operations if is_real(each) and each.output.shape == values.shape and len(each.runs) == 1]
     by_choices = by_tokens(places.movedim(-1, 0)).movedim(0, -1)
     for how, numbers in (("tokens", by_tokens(places)), ("choices", by_choices)):
         loads = int(numbers.max())
         for most in range(loads - 1, max(0, loads - 1 - MOST_CAPACITIES), -1):
             kept = (numbers <= most).to(values.dtype)
-            for each in behind[-1:]:
-                yield each.instead(CAPACITY, lambda f, a, k, n, kept=kept: f(*a, **k) * kept, how=how, most=most)
-            yield op.instead(CAPACITY, partial(with_part, 0, lambda x, _, kept=kept: x * kept), how=how, most=most)
+            for each in later[-1:]:
+                yield each.instead(CAPACITY, behind(lambda y, kept=kept: y * kept), how=how, most=most)
+            yield op.instead(CAPACITY, with_part(0, lambda x, _, kept=kept: x * kept), how=how, most=most)
 
 
 def by_tokens(places: torch.Tensor) -> torch.Tensor:

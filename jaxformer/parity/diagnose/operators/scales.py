@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import of_reals
-from jaxformer.parity.diagnose.functions import ACTIVATIONS, SPELLED, behind, is_activation, is_real, spelled
+from jaxformer.parity.diagnose.computes import behind, of_first, operand, with_operand
+from jaxformer.parity.diagnose.functions import ACTIVATIONS, is_activation, is_real
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
-from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 
 FEATURE = Change("scales.feature", "has {function} there")
@@ -52,8 +52,7 @@ UNITS = {
 """Factors by which a time or an angle may be multiplied: a search along slopes does not find those far from 1."""
 Function = Callable[[torch.Tensor], torch.Tensor]
 FEATURES: dict[str, Function] = {
-    SPELLED.get(name, name): ACTIVATIONS[name]
-    for name in ("relu", "elu", "exp", "softmax", "squared_relu", "sigmoid", "softplus", "silu", "gelu")
+    name: ACTIVATIONS[name] for name in ("relu", "elu", "exp", "softmax", "squared relu", "sigmoid", "softplus", "silu", "gelu")
 } | {"no function": lambda x: x, "elu plus 1": lambda x: ACTIVATIONS["elu"](x) + 1}
 """Functions that may be applied to queries and keys where there is no softmax (linear attention)."""
 FACTORS: dict[str, Function] = {
@@ -72,7 +71,7 @@ def proposals(operations: list[Op]) -> Iterator[Proposal]:
     made = [each.output for each in operations if is_real(each)]
     for op in operations:
         if activation(op) and is_real(op) and not any(same(op.args[0], each) for each in made):
-            yield op.solving(TEMPERATURE, Free(1.0), lambda c: partial(with_operand, 0, lambda x: x * c), of=op.name)
+            yield op.solving(TEMPERATURE, Free(1.0), lambda c: with_operand(0, lambda x: x * c), of=op.name)
     yield from angles(operations)
 
 
@@ -87,7 +86,7 @@ def angles(operations: list[Op]) -> Iterator[Proposal]:
     for op in operations:
         if is_real(op) and any(same(op.output, wave) for wave in waves):
             for by, factor in UNITS.items():
-                yield op.instead(UNIT, lambda f, a, k, n, factor=factor: f(*a, **k) * factor, by=by)
+                yield op.instead(UNIT, behind(lambda y, factor=factor: y * factor), by=by)
 
 
 def features(operations: list[Op]) -> Iterator[Proposal]:
@@ -109,8 +108,8 @@ def features(operations: list[Op]) -> Iterator[Proposal]:
 
 def made_by(pairs: list[tuple[Op, Op]], function: Function) -> Rewrite:
     """Rewrite in which one function takes the place of two operations, in all pairs."""
-    first: dict[Any, Any] = {one.place: lambda f, a, k, n: a[0] for one, _ in pairs}
-    return Rewrite(first | {other.place: lambda f, a, k, n: function(a[0]) for _, other in pairs})
+    computes = {one.place: operand(0) for one, _ in pairs} | {other.place: of_first(function) for _, other in pairs}
+    return Rewrite(computes)
 
 
 def discretisations(operations: list[Op]) -> Iterator[Proposal]:
@@ -151,7 +150,7 @@ CLIPPED = {"add", "matmul", "linear", "clamp", "clip"}
 """Operations, beside activations, whose output may be clipped."""
 ROUNDED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 ADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    **{name: ACTIVATIONS[name] for name in ("tanh", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "softmax", "softplus")},
+    **{name: ACTIVATIONS[name] for name in ("tanh", "relu", "gelu", "gelu by tanh", "silu", "sigmoid", "softmax", "softplus")},
     "over_sum": lambda x: x / x.sum(-1, keepdim=True),
     "over_norm": partial(functional.normalize, dim=-1),
 }
@@ -159,7 +158,7 @@ ADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 DIVISIONS = {"over_sum": "divides the result by its sum", "over_norm": "divides the result by its L2 norm"}
 
 IN_TYPE = Change("results.rounded", "rounds the result to {type}")
-BEHIND = Change("results.behind", spelled("applies {} to the result", ADDED) | DIVISIONS)
+BEHIND = Change("results.behind", {how: f"applies {how} to the result" for how in ADDED} | DIVISIONS)
 MULTIPLE = Change("results.multiple", "multiplies the result by {value}")
 LIMIT = Change("results.limit", {"most": "has {value} at most for the result", "least": "has {value} at least for the result"})
 
@@ -167,29 +166,24 @@ LIMIT = Change("results.limit", {"most": "has {value} at most for the result", "
 def roundings(op: Op) -> Iterator[Proposal]:
     """Mutations that round the output to a smaller type."""
     for name, kind in ROUNDED.items() if is_real(op) else ():
-        yield op.instead(IN_TYPE, partial(behind, lambda y, kind=kind: y.to(kind).double()), type=name)
+        yield op.instead(IN_TYPE, behind(lambda y, kind=kind: y.to(kind).double()), type=name)
 
 
 def additions(op: Op) -> Iterator[Proposal]:
     """Mutations that apply a function to the output."""
     for how, function in ADDED.items() if is_real(op) and op.output.ndim > 1 else ():
-        yield op.instead(BEHIND, partial(behind, function), how=how)
+        yield op.instead(BEHIND, behind(function), how=how)
 
 
 def multiples(op: Op) -> Iterator[Proposal]:
     """Mutation that multiplies the output by a number, which is solved for."""
     if is_real(op):
-        yield op.solving(MULTIPLE, Free(1.0), lambda c: partial(behind, lambda y: y * c))
+        yield op.solving(MULTIPLE, Free(1.0), lambda c: behind(lambda y: y * c))
 
 
 def limits(op: Op) -> Iterator[Proposal]:
     """Mutations that limit the output from above or from below; the limit is solved for."""
     for how, (end, parts) in LIMITS.items() if is_real(op) and (is_activation(op) or op.name in CLIPPED) else ():
         seeds = tuple(float(op.output.quantile(part)) for part in parts)
-        clamp = partial(within, end)
-        yield op.solving(LIMIT, Free(seeds[0], seeds=seeds), lambda c, clamp=clamp: partial(behind, clamp(c)), how=how)
-
-
-def within(end: str, limit: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the function that clamps at a limit, a "max" or a "min"."""
-    return partial(torch.clamp, **{end: limit})
+        free = Free(seeds[0], seeds=seeds)
+        yield op.solving(LIMIT, free, lambda c, end=end: behind(partial(torch.clamp, **{end: c})), how=how)

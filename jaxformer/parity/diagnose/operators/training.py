@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose, together
+from jaxformer.parity.diagnose.computes import Compute, behind, with_named
+from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, grouped, propose, together, words_of
 from jaxformer.parity.diagnose.operators.arguments import numbers_in, with_literal
 from jaxformer.parity.diagnose.replay import Replay, running
 from jaxformer.parity.diagnose.trace import Op, Rewrite
@@ -51,6 +53,8 @@ Z_LOSS = Change(
 NEAR = 1e-9
 """Tolerance (relL2) of gradients that count as equal."""
 MOST_ROWS = 64
+EACH = with_named(reduction="none")
+"""Computes the loss of each target."""
 
 
 def is_certain(replay: Replay, proposal: Proposal, *, solved: bool) -> bool:
@@ -122,7 +126,7 @@ def losses(replay: Replay) -> Iterator[Proposal]:
         if loss.given["reduction"] != "none":
             yield from averages(op, loss)
         if loss.given["weight"] is not None:
-            yield op.instead(UNWEIGHTED, partial(otherwise, {"weight": None}))
+            yield op.instead(UNWEIGHTED, with_named(weight=None))
         if "label_smoothing" in loss.given:
             yield from smoothings(op, loss)
             yield from z_losses(op, loss)
@@ -137,26 +141,26 @@ def averages(op: Op, loss: Loss) -> Iterator[Proposal]:
     is_mean = loss.given["reduction"] == "mean"
     was = [*divisors][-1] if is_mean else "nothing"
     if is_mean:
-        yield op.instead(SUMMED, partial(divided, 1))
+        yield op.instead(SUMMED, divided(1))
     for by, divisor in divisors.items():
         if divisor != (total if is_mean else 1):
             words = {"how": f"{by} for {was}", "n": n, "count": count, "ignored": loss.given["ignore_index"]}
-            yield op.instead(DIVIDED, partial(divided, divisor), **words)
+            yield op.instead(DIVIDED, divided(divisor), **words)
     for rows in (rows for rows in range(2, min(n, MOST_ROWS + 1)) if n % rows == 0):
         if is_mean:
-            yield op.instead(ROWS_FIRST, partial(by_rows, loss.shares, rows), rows=rows)
-        yield op.instead(DIVIDED_BY_ROWS, partial(divided, rows), rows=rows)
+            yield op.instead(ROWS_FIRST, by_rows(loss.shares, rows), rows=rows)
+        yield op.instead(DIVIDED_BY_ROWS, divided(rows), rows=rows)
 
 
 def smoothings(op: Op, loss: Loss) -> Iterator[Proposal]:
     """Mutations of label smoothing."""
     smoothing, classes = loss.given["label_smoothing"], loss.given["input"].shape[class_axis(loss.given["input"])]
     if smoothing:
-        yield op.instead(UNSMOOTHED, partial(otherwise, {"label_smoothing": 0.0}))
-        more = partial(otherwise, {"label_smoothing": smoothing * classes / (classes - 1)})
+        yield op.instead(UNSMOOTHED, with_named(label_smoothing=0.0))
+        more = with_named(label_smoothing=smoothing * classes / (classes - 1))
         yield op.instead(SMOOTHED_OTHERS, more, was=smoothing)
     free = Free(smoothing, sure=True)
-    yield op.solving(SMOOTHED, free, lambda number: partial(otherwise, {"label_smoothing": number}), was=smoothing)
+    yield op.solving(SMOOTHED, free, lambda number: with_named(label_smoothing=number), was=smoothing)
 
 
 def z_losses(op: Op, loss: Loss) -> Iterator[Proposal]:
@@ -171,20 +175,14 @@ def class_axis(logits: Any) -> int:
     return min(1, logits.ndim - 1)
 
 
-def otherwise(others: dict[str, Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute the loss with other arguments."""
-    return function(**named(function, args, kwargs) | others)
-
-
-def divided(divisor: float, *call: Any) -> Any:
+def divided(divisor: float) -> Compute:
     """Compute the sum of the losses of all targets, divided by a number."""
-    return otherwise({"reduction": "none"}, *call).sum() / divisor
+    return behind(lambda losses: losses.sum() / divisor, EACH)
 
 
-def by_rows(shares: Any, rows: int, *call: Any) -> Any:
+def by_rows(shares: Any, rows: int) -> Compute:
     """Compute the mean of each of `rows` rows, and the mean of these."""
-    found = otherwise({"reduction": "none"}, *call)
-    return (found.reshape(rows, -1).sum(1) / shares.reshape(rows, -1).sum(1)).mean()
+    return behind(lambda losses: (losses.reshape(rows, -1).sum(1) / shares.reshape(rows, -1).sum(1)).mean(), EACH)
 
 
 def with_z_loss(counted: Any, weight: float, function: Any, args: Any, kwargs: Any, n: int) -> Any:
@@ -195,23 +193,15 @@ def with_z_loss(counted: Any, weight: float, function: Any, args: Any, kwargs: A
 
 
 PART_KEPT = Change("dropout.part_kept", "keeps {part:g}", "keeps the part {was:g} in {0}")
-DRAWN = Change(
-    "dropout.drawn",
-    {
-        "left_out": "does not drop there",
-        "unscaled": "does not divide by the part kept (1 - rate)",
-        "inverted": "keeps what torch drops",
-    },
-    "has {targets:and}",
-)
 RATE = Change("dropout.rate", "has {rate:g} for that rate", "has {0}")
 MOVED = Change("dropout.moved", "drops what {1} gives instead", "has {0}")
-DRAWS: dict[str, DrawChange] = {
-    "left_out": lambda kept, keep: torch.full_like(kept, keep),
-    "unscaled": lambda kept, keep: kept * keep,
-    "inverted": lambda kept, keep: 1 - kept,
+DRAWS: dict[str, tuple[str, DrawChange]] = {
+    "left_out": ("does not drop there", lambda kept, keep: torch.full_like(kept, keep)),
+    "unscaled": ("does not divide by the part kept (1 - rate)", lambda kept, keep: kept * keep),
+    "inverted": ("keeps what torch drops", lambda kept, keep: 1 - kept),
 }
 """Mutations of a draw, `change(kept, keep)`: `kept` is 1 where a unit is kept. torch divides by `keep` afterwards."""
+DRAWN = Change("dropout.drawn", words_of(DRAWS), "has {targets:and}")
 RATES = tuple(n / 100 for n in range(1, 100))
 """Rates of dropout, or parts kept, that are tried."""
 
@@ -225,7 +215,7 @@ def dropouts(replay: Replay) -> Iterator[Proposal]:
         yield from parts_kept(replay.operations)
     dropped = [draw for draw in dict.fromkeys(noted) if draw.kind == DROPOUT]
     for draws in (*([draw] for draw in dropped), dropped) if dropped else ():
-        for how, change in DRAWS.items():
+        for how, (_, change) in DRAWS.items():
             yield propose(DRAWN, tuple(map(target, draws)), partial(drawn, draws, change), how=how)
     for draw in dropped:
         for rate in RATES:
@@ -256,17 +246,14 @@ def at_rate(draw: Draw, rate: float, kept: torch.Tensor, keep: float) -> torch.T
 def moved(draw: Draw, op: Op) -> Edit:
     """Edit in which the same units are dropped from the output of `op` instead."""
     factor = torch.from_numpy(numbers_of(draw)) / draw.keep
-    rewrite = Rewrite({op.place: lambda f, a, k, n: f(*a, **k) * factor})
-    return together(drawn([draw], DRAWS["left_out"]), rewrite)
+    rewrite = Rewrite({op.place: behind(lambda y: y * factor)})
+    return together(drawn([draw], DRAWS["left_out"][1]), rewrite)
 
 
 def parts_kept(operations: list[Op]) -> Iterator[Proposal]:
     """Mutations of the part kept, in code that draws uniform numbers itself: a number between 0 and 1, wherever the code has
     it."""
-    places: dict[float, list[tuple[Op, int]]] = {}
-    for op, at, number in numbers_in(operations):
-        if 0 < number < 1:
-            places.setdefault(number, []).append((op, at))
-    for number, those in places.items():
+    numbers = (each for each in numbers_in(operations) if 0 < each[2] < 1)
+    for number, those in grouped(numbers, itemgetter(2)).items():
         for part in RATES:
             yield propose(PART_KEPT, those[0][0].target, partial(with_literal, those, part), part=part, was=number)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.mutation import Free
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.trace.torch_hooks import fused_scores
 
@@ -97,23 +98,50 @@ def softmax(scores: Scores, axis: int = -1) -> torch.Tensor:
     return (masked.masked_fill(~scores.seen.any(-1, keepdim=True), 0.0) if axis == -1 else masked).softmax(axis)
 
 
-INSTEAD: dict[str, Weigh] = {
-    "masked_behind": lambda s: s.total.softmax(-1) * s.seen,
-    "over_queries": partial(softmax, axis=-2),
-    "over_heads": partial(softmax, axis=-3),
-    "sink": lambda s: torch.cat([s.masked, torch.zeros_like(s.masked[..., :1])], -1).softmax(-1)[..., :-1],
-    "sigmoid": lambda s: torch.sigmoid(s.total) * s.seen,
-    "relu": lambda s: torch.relu(s.total) * s.seen,
-    "turned": lambda s: softmax(s._replace(added=s.added.mT if s.added.shape[-1] == s.added.shape[-2] else s.added)),
+INSTEAD: dict[str, tuple[str, Weigh]] = {
+    "masked_behind": ("masks after the softmax, not before it", lambda s: s.total.softmax(-1) * s.seen),
+    "over_queries": ("takes the softmax over queries, not keys", partial(softmax, axis=-2)),
+    "over_heads": ("takes the softmax over heads, not keys", partial(softmax, axis=-3)),
+    "sink": (
+        "has a score of 0 beside the keys (a sink, `softmax_one`)",
+        lambda s: torch.cat([s.masked, torch.zeros_like(s.masked[..., :1])], -1).softmax(-1)[..., :-1],
+    ),
+    "sigmoid": ("has a sigmoid for the softmax", lambda s: torch.sigmoid(s.total) * s.seen),
+    "relu": ("has a relu for the softmax", lambda s: torch.relu(s.total) * s.seen),
+    "turned": (
+        "adds the bias with queries and keys exchanged (transposed)",
+        lambda s: softmax(s._replace(added=s.added.mT if s.added.shape[-1] == s.added.shape[-2] else s.added)),
+    ),
 }
-BY_NUMBER: dict[str, Callable[[Any, Scores], torch.Tensor]] = {
-    "scaled": lambda c, s: softmax(s._replace(plain=torch.where(s.seen, c * s.plain, s.plain))),
-    "capped": lambda c, s: softmax(s._replace(plain=c * torch.tanh(s.plain / c))),
-    "filled": lambda c, s: torch.where(s.seen, s.total, c).softmax(-1),
-    "lowered": lambda c, s: torch.where(s.seen, s.total, s.plain + c).softmax(-1),
-    "added": lambda c, s: softmax(s._replace(added=c * s.added)),
+"""Functions of the scores that give weights, with words."""
+CAPS = (50.0, 30.0, 20.0, 10.0, 5.0, 2.0)
+"""Caps of scores at which the search for a soft cap begins."""
+FILL = Free(-10.0, seeds=(-20.0, -10.0, -5.0, -2.0, -1.0))
+BY_NUMBER: dict[str, tuple[str, Free, Callable[[Any, Scores], torch.Tensor]]] = {
+    "scaled": (
+        "multiplies the scores by {value} more",
+        Free(1.0),
+        lambda c, s: softmax(s._replace(plain=torch.where(s.seen, c * s.plain, s.plain))),
+    ),
+    "capped": (
+        "caps the scores at {value}: c tanh(scores / c)",
+        Free(50.0, seeds=CAPS),
+        lambda c, s: softmax(s._replace(plain=c * torch.tanh(s.plain / c))),
+    ),
+    "filled": ("sets masked scores to {value}, not -inf", FILL, lambda c, s: torch.where(s.seen, s.total, c).softmax(-1)),
+    "lowered": (
+        "adds {value} to masked scores, not -inf",
+        FILL,
+        lambda c, s: torch.where(s.seen, s.total, s.plain + c).softmax(-1),
+    ),
+    "added": (
+        "multiplies what is added to the scores (the bias) by {value}",
+        Free(1.0),
+        lambda c, s: softmax(s._replace(added=c * s.added)),
+    ),
 }
-"""Functions of a number and the scores that give weights. The number may be one for each head where it is a factor."""
+"""Functions of a number and the scores that give weights, with words and the number that is solved for. The number may be one
+for each head where it is a factor."""
 
 
 def slopes_instead(added: Any) -> Iterator[tuple[str, dict[str, Any], torch.Tensor]]:

@@ -2,9 +2,8 @@
 mask."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
 from unittest import mock
@@ -12,7 +11,7 @@ from unittest import mock
 import torch
 
 from jaxformer.parity.diagnose.calls import Arguments, of_reals
-from jaxformer.parity.diagnose.modules import keeps_a_shape, starred
+from jaxformer.parity.diagnose.modules import intercepted, keeps_a_shape, starred
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose
 from jaxformer.parity.diagnose.operators.masks import is_new_mask
 from jaxformer.parity.diagnose.operators.parameters import alike, all_of
@@ -78,16 +77,6 @@ def arguments(replay: Replay) -> Iterator[Proposal]:
 def in_order(order: tuple[int, ...], name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a module with its own arrays in another order for its first arguments."""
     return forward(*(args[i] for i in order), *args[len(order) :], **kwargs)
-
-
-@contextmanager
-def intercepted(modules: Mapping[str, Any], through: Callable[..., Any]) -> Iterator[None]:
-    """Context manager in which calls of modules become `through(name, forward, *args, **kwargs)`."""
-    with ExitStack() as stack:
-        for name, module in modules.items():
-            other = wraps(module.forward)(partial(through, name, module.forward))
-            stack.enter_context(mock.patch.object(module, "forward", other))
-        yield
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:

@@ -1,0 +1,108 @@
+"""Mutations of arrays whose entries are solved for: small tables that torch holds or makes of constants, as slopes and window
+functions."""
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from jaxformer.parity.diagnose.computes import gives
+from jaxformer.parity.diagnose.modules import held
+from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.solve import gauss_newton, off
+from jaxformer.parity.diagnose.trace import same
+from jaxformer.parity.numerics.metrics import EXPLAINED
+
+HELD = Change("tables.held", "has {numbers}", "has {own} in {0}")
+MADE = Change("tables.made", "has {numbers} there")
+WINDOWS = {
+    f"a {name} window, {'periodic' if periodic else 'symmetric'}": partial(make, periodic=periodic)
+    for name, make in (("Hann", torch.hann_window), ("Hamming", torch.hamming_window), ("Blackman", torch.blackman_window))
+    for periodic in (False, True)
+}
+"""Window functions by their words."""
+MOST_NUMBERS, MOST_TABLES = 64, 4
+"""Largest size of a table, and largest number of tables, that are solved for."""
+MOST_OPERATIONS = 15_000
+"""Budget of one search, in replayed operations."""
+FEWEST_EACH = 4
+"""Fewest entries of the array for each number of a table; with fewer, a fit proves nothing."""
+STEPS = 5
+"""Largest number of Gauss-Newton steps."""
+SHOWN = 3
+
+
+class Table(NamedTuple):
+    """Vector of numbers, and how it is replaced."""
+
+    change: Change
+    target: str | Target
+    numbers: torch.Tensor
+    given: Callable[[torch.Tensor], Edit]
+    """given(numbers) -> the edit in which torch has these numbers."""
+
+    def becomes(self, other: torch.Tensor) -> Proposal:
+        """Propose other numbers for the table."""
+        edit, own = partial(self.given, other), shown(self.numbers)
+        return propose(self.change, self.target, edit, numbers=shown(other), own=own)
+
+
+def small_tables(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of each table, buffers first: other window functions of any length, then numbers that are solved for."""
+    jax, left, found = replay.compared.get(replay.place), MOST_OPERATIONS, [*tables(replay)]
+    for table in found:
+        own = shown(table.numbers)
+        for window in [each for each in WINDOWS if own in WINDOWS and each != own]:
+            other = WINDOWS[window](table.numbers.numel(), dtype=table.numbers.dtype)
+            yield table.becomes(other.view_as(table.numbers))
+    for table in [each for each in found if each.numbers.numel() <= MOST_NUMBERS][:MOST_TABLES]:
+        count = table.numbers.numel()
+        left -= replay.cost * (count + 2)
+        if jax is None or left < 0 or jax.shape != replay.wanted.shape or count * FEWEST_EACH > jax.size:
+            continue
+        if (other := solved(replay, table, jax)) is not None and not torch.equal(other, table.numbers):
+            yield table.becomes(other)
+
+
+def tables(replay: Replay) -> Iterator[Table]:
+    """Vectors that a module holds as buffers, or that code makes of constants alone."""
+    for name, buffer in replay.module.named_buffers():
+        if is_vector(buffer):
+            yield Table(HELD, name, buffer.clone(), partial(held, buffer))
+    constants: list[torch.Tensor] = []
+    for op in replay.operations:
+        read = [each for each in (*op.args, *op.kwargs.values()) if isinstance(each, torch.Tensor)]
+        is_constant = all(any(same(x, each) for each in constants) for x in read)
+        if isinstance(op.output, torch.Tensor) and len(op.runs) == 1 and is_constant:
+            constants.append(op.output)
+            if is_vector(op.output):
+                yield Table(MADE, op.target, op.output, lambda numbers, op=op: op.rewrite(gives(numbers)))
+
+
+def is_vector(x: torch.Tensor) -> bool:
+    """True for a vector of several real numbers."""
+    return x.is_floating_point() and x.numel() > 1 and x.squeeze().ndim == 1
+
+
+def solved(replay: Replay, table: Table, jax: np.ndarray) -> torch.Tensor | None:
+    """Solve for numbers that give jax's array; None if none do."""
+
+    @cache
+    def run(*numbers: float) -> np.ndarray | None:
+        return replay.array(table.given(torch.tensor(numbers, dtype=table.numbers.dtype).view_as(table.numbers)))
+
+    found = gauss_newton(run, table.numbers.flatten().tolist(), jax, STEPS, most_slow=0)
+    return torch.tensor(found, dtype=table.numbers.dtype).view_as(table.numbers) if off(run(*found), jax) <= EXPLAINED else None
+
+
+def shown(numbers: torch.Tensor) -> str:
+    """Words for numbers: a window function such as 'a Hann window, symmetric', or the first numbers."""
+    flat = numbers.flatten().double()
+    for name, make in WINDOWS.items():
+        if len(flat) > SHOWN and torch.allclose(make(len(flat)).double(), flat, rtol=0, atol=1e-6):
+            return name
+    more = f", ... ({len(flat)} numbers)" if len(flat) > SHOWN else ""
+    return ", ".join(f"{number:.4g}" for number in flat[:SHOWN].tolist()) + more
