@@ -241,9 +241,11 @@ class Replay:
         self._watch(site, "inputs", (args, kwargs))
         makes = site == self.place.site or below(self.place.site.path, path)
         known = self.given if makes else self.later | self.given
-        if self.watched is not None and self._is_open(site):
-            self._watch(site, "output", forward(*args, **kwargs))
-        output = known[site] if site in known else forward(*args, **kwargs)
+        is_open = self.watched is not None and self._is_open(site)
+        output = forward(*args, **kwargs) if is_open or site not in known else None
+        if is_open:
+            self._watch(site, "output", output)
+        output = known.get(site, output)
         if self.place == ArrayKey(site, "output", self.place.number):
             self._reach(arrays_in(output))
         if not makes and site in self.boundaries:
