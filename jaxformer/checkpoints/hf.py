@@ -24,6 +24,7 @@ from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.rules import tensors_to_torch, to_jax
 from jaxformer.convert.safetensors import check_counts, save_tensors
 from jaxformer.convert.state_files import open_folder_state
+from jaxformer.convert.versions.tables import may_be_null
 from jaxformer.errors import CheckpointError, ConfigError, ConversionError, listed
 from jaxformer.models import Model, abstract
 from jaxformer.pytree import map_named, named_weights
@@ -249,7 +250,8 @@ def write_checkpoint(model: Model, folder: Path, source: Origin | None = None, i
 def settings_of(model: Model, source: Origin | None, ids: Mapping[str, int] = {}) -> tuple[ModelType, dict[str, Any]]:
     """Return the model type that expresses a model, and its config.json, with what the source's says besides."""
     kind, described = describe(model.config, source and source.kind)
-    special = {"bos_token_id": None, "eos_token_id": None, **ids} if isinstance(model.config, ModelConfig) else {}
+    unset = [name for name in ("bos_token_id", "eos_token_id") if may_be_null(kind, name)]
+    special = {**dict.fromkeys(unset), **ids} if isinstance(model.config, ModelConfig) else {}
     if source is None and "decoder_start_token_id" not in ids and isinstance(model.config, EncoderDecoderConfig):
         warnings.warn(
             f"config.json of this {kind.name} names no special tokens, by which transformers' generate starts and ends; give "

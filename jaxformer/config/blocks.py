@@ -13,7 +13,7 @@ Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_bloom", 
 Norm = Literal["layer", "rms", "std", "none"]
 NormPosition = Literal["pre", "post", "sandwich", "output"]
 Projections = Literal["separate", "fused"]
-RelativeBias = Literal["none", "t5", "alibi", "disentangled"]
+RelativeBias = Literal["none", "t5", "alibi", "alibi_bfloat16", "disentangled"]
 QKNormOver = Literal["head", "each", "all"]
 QKNormKind = Literal["rms", "layer"]
 LayerKind = Literal["window", "full"]
@@ -153,7 +153,8 @@ class BlockConfig(RotaryConfig, LatentConfig, ExpertsConfig):
     `window` is set, all layers use it."""
     relative_bias: RelativeBias = "none"
     """Bias added to the attention scores by the distance of key and query, not applied in cross-attention. t5: learned for
-    buckets of distances (Raffel et al. 2020); alibi: a fixed slope per head (Press et al. 2022);
+    buckets of distances (Raffel et al. 2020); alibi: a fixed slope per head (Press et al. 2022); alibi_bfloat16: a slope times
+    the position of the key, rounded to bfloat16 and divided by sqrt(head_dim), meant for causal masks (Falcon);
     disentangled: products of queries and keys with those of an encoding of the distance (He et al. 2020, DeBERTa)."""
     relative_buckets: int = 32
     """t5: number of buckets; without a causal mask, half of them are for keys after the query. disentangled: number of buckets

@@ -8,12 +8,14 @@ from jaxformer.config.combinations import ReadWith, check_read
 from jaxformer.config.configuration import FixedTable, configuration
 from jaxformer.config.embeddings import EmbeddingConfig, Positions, check_embeddings, check_positions
 from jaxformer.config.first_layers import DenseLayersConfig, FirstLayersConfig, check_dense_layers, check_first_layer
+from jaxformer.config.heads import HeadTransformConfig, check_head_transform
 from jaxformer.errors import ConfigError
 from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
 Init = Literal["torch", "normal", "gpt2", "xavier"]
 EncoderHead = Literal["none", "masked_lm", "sequence_classification", "token_classification", "question_answering"]
 LABELLED = ("sequence_classification", "token_classification")
+HeadPooling = Literal["cls", "mean"]
 
 
 def _check_head(config: "GPTConfig | EncoderDecoderConfig") -> None:
@@ -55,7 +57,7 @@ class ModelConfig(BlockConfig, EmbeddingConfig):
 
 
 @configuration
-class GPTConfig(ModelConfig, DenseLayersConfig):
+class GPTConfig(ModelConfig, DenseLayersConfig, HeadTransformConfig):
     """Decoder-only language model."""
 
     tied: bool = False
@@ -74,6 +76,7 @@ class GPTConfig(ModelConfig, DenseLayersConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_head(self)
+        check_head_transform(self)
         for name in ("balance_loss", "router_z_loss"):
             check_number(name, getattr(self, name), 0)
             if getattr(self, name) and not self.n_experts:
@@ -94,12 +97,13 @@ ENCODER_READ_WITH: ReadWith = {
     "labels": ("head", LABELLED),
     "head_transform": ("head", (*LABELLED, "question_answering")),
     "head_dropout": ("head", (*LABELLED, "question_answering")),
+    "head_pooling": ("head", ("sequence_classification",)),
 }
 """Field of an encoder -> the field it depends on, and the values of that field with which it is read."""
 
 
 @configuration
-class EncoderConfig(ModelConfig, FirstLayersConfig):
+class EncoderConfig(ModelConfig, FirstLayersConfig, HeadTransformConfig):
     """Encoder: every token attends to all tokens."""
 
     causal: bool = False
@@ -112,40 +116,32 @@ class EncoderConfig(ModelConfig, FirstLayersConfig):
     """Activation of the pooler (DistilBERT's classifier: relu; ELECTRA's: gelu)."""
     head: EncoderHead = "none"
     """Head, which computes logits from states. masked_lm: of every token, with the token embedding's table;
-    token_classification: of every token; sequence_classification: of the pooled state, or without a pooler of the first
-    token's; question_answering: of every token as the start and as the end of an answer."""
+    token_classification: of every token; sequence_classification: of the pooled state, or without a pooler of the state that
+    `head_pooling` names; question_answering: of every token as the start and as the end of an answer."""
+    head_pooling: HeadPooling = "cls"
+    """State of a sequence without a pooler. cls: the first token's; mean: the mean of the tokens that some token sees, all but
+    padding (ModernBERT)."""
     labels: tuple[str, ...] = ()
     """Names of the labels, one for each logit of a classification."""
-    head_transform: bool = False
-    """Dense layer, activation and norm before the layer of the logits (ModernBERT); masked_lm has them whatever this says."""
-    head_activation: Activation | None = None
-    """Activation of that dense layer. None: `activation`."""
-    head_dense_bias: bool = True
-    """Bias of that dense layer."""
     head_dropout: float = 0.0
     """Probability to drop a unit of what the layer of the logits reads, except in masked_lm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("token_types", self.token_types, least=0)
-        check_flag("causal", self.causal)
-        for name in ("pooler", "head_transform", "head_dense_bias"):
+        for name in ("causal", "pooler"):
             check_flag(name, getattr(self, name))
         check_choice("pooler_activation", self.pooler_activation, get_args(Activation), elsewhere=ELSEWHERE)
         check_choice("head", self.head, get_args(EncoderHead))
-        if self.head_activation is not None:
-            check_choice("head_activation", self.head_activation, get_args(Activation), elsewhere=ELSEWHERE)
+        check_choice("head_pooling", self.head_pooling, get_args(HeadPooling))
+        check_head_transform(self)
         check_number("head_dropout", self.head_dropout, 0, below=1)
         if not isinstance(self.labels, tuple) or not all(isinstance(it, str) for it in self.labels):
             raise ConfigError(f"labels = {self.labels!r:.60} is no tuple of names; give one, as ('negative', 'positive')")
         check_read(self, ENCODER_READ_WITH)
         check_first_layer(self)
-        for name, unset in (("head_activation", None), ("head_dense_bias", True)):
-            if (value := getattr(self, name)) != unset and not self.transformed:
-                raise ConfigError(
-                    f"{name} = {value!r} is not read with head = {self.head!r} and head_transform = False; set head_transform, "
-                    "or leave it out"
-                )
+        if self.pooler and self.head_pooling != "cls":
+            raise ConfigError(f"head_pooling = {self.head_pooling!r} is not read with pooler = True; leave one of them out")
         if self.head in LABELLED and not self.labels:
             raise ConfigError(f"head = {self.head!r} needs labels; give their names, as ('negative', 'positive')")
 
@@ -153,11 +149,6 @@ class EncoderConfig(ModelConfig, FirstLayersConfig):
     def transformed(self) -> bool:
         """True if the head has a dense layer, activation and norm before the layer of the logits."""
         return self.head == "masked_lm" or self.head_transform
-
-    @property
-    def transform_width(self) -> int:
-        """Width of that dense layer: with the token embedding's table behind it, that of the table."""
-        return self.token_width if self.head == "masked_lm" else self.d_model
 
     @property
     def n_logits(self) -> int:

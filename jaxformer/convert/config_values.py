@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from jaxformer.config.dual import AnyModelConfig, DualEncoderConfig
-from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 
 
 def part_of(described: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -51,7 +51,7 @@ def normal_form(config: AnyModelConfig) -> AnyModelConfig:
             "source_positions": source.positions,
             "source_embedding_scale": source.embedding_scale,
         }
-    elif isinstance(config, EncoderConfig) and config.transformed:
+    elif isinstance(config, EncoderConfig | GPTConfig) and config.transformed:
         given |= {"head_activation": config.head_activation or config.activation}
     if (rotated := config.rotated_layers) is not None and any(rotated):
         given |= {"rotary_pattern": None if all(rotated) else rotated}

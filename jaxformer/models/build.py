@@ -51,8 +51,8 @@ def initialiser_table(config: AnyModelConfig) -> dict[str, Initialiser]:
     return initialisers(config, layer_shapes(abstract(config)))
 
 
-OF_HEADS = {"head", "head_activation", "head_dense_bias", "head_dropout", "head_transform", "labels", "pooled_norm", "pooler"}
-OF_HEADS |= {"pooler_activation", "pooling"}
+OF_HEADS = {"head", "head_activation", "head_dense_bias", "head_dropout", "head_pooling", "head_transform", "labels"}
+OF_HEADS |= {"pooled_norm", "pooler", "pooler_activation", "pooling"}
 """Fields of an encoder's pooling and head."""
 
 

@@ -12,7 +12,9 @@ from jaxformer.nn.embeddings import InputEmbedding
 from jaxformer.nn.feedforward import ACTIVATIONS
 from jaxformer.nn.heads import make_head
 from jaxformer.nn.linear import Linear
+from jaxformer.nn.masks import seen_keys
 from jaxformer.nn.norms import make_norm
+from jaxformer.nn.pooling import pool_tokens
 from jaxformer.nn.two_stacks import make_stack
 from jaxformer.validation.arrays import Tokens, as_array, check_ids
 from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_token_types
@@ -54,7 +56,7 @@ class Encoder(Shown):
         key, head_key = split_key(key, 2)
         states = self.encode(tokens, **given, key=key)
         if self.config.head == "sequence_classification":
-            states = states[:, 0] if self.pooler is None else self.pool(states)
+            states = self._sequence(states, mask)
         return self.head(states, self.embed.token, head_key)
 
     def encode(
@@ -81,6 +83,15 @@ class Encoder(Shown):
         if self.pooler is None:
             raise InputError("this encoder has no pooler; build it with pooler = True")
         return ACTIVATIONS[self.config.pooler_activation](self.pooler(states[:, 0]))
+
+    def _sequence(self, states: Array, mask: Array | None) -> Array:
+        """Return the state of each sequence that a classification reads: the pooled one, the first token's, or the mean."""
+        if self.pooler is not None:
+            return self.pool(states)
+        if self.config.head_pooling == "cls":
+            return states[:, 0]
+        seen = seen_keys(mask, states.shape[1])
+        return pool_tokens(states, jnp.broadcast_to(seen, states.shape[:2]), "mean")
 
     def attention_weights(
         self,

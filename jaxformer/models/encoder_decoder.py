@@ -12,7 +12,8 @@ from jaxformer.nn.attention import Memory
 from jaxformer.nn.cache import KeysValues, KVCache
 from jaxformer.nn.convolution import ConvolutionStem
 from jaxformer.nn.dropout import split_key
-from jaxformer.nn.embeddings import Head, InputEmbedding
+from jaxformer.nn.embeddings import InputEmbedding
+from jaxformer.nn.heads import Head
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack

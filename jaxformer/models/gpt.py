@@ -9,7 +9,8 @@ from jaxformer.models.init import Rngs, initialise
 from jaxformer.models.shown import Shown
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import split_key
-from jaxformer.nn.embeddings import Head, InputEmbedding
+from jaxformer.nn.embeddings import InputEmbedding
+from jaxformer.nn.heads import Head
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.two_stacks import make_stack

@@ -10,8 +10,9 @@ A PRNG key is the argument `key`, as everywhere in JAX; in attention, where `key
 from jaxformer.nn.attention import MultiHeadAttention, Sinks, attention_weights
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, empty_cache
-from jaxformer.nn.embeddings import Embedding, Head, InputEmbedding
+from jaxformer.nn.embeddings import Embedding, InputEmbedding
 from jaxformer.nn.feedforward import ACTIVATIONS, FeedForward
+from jaxformer.nn.heads import Head
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.masks import causal_mask, combine, ids_to_valid, lengths_to_valid, padding_mask, window_mask
 from jaxformer.nn.norms import ScaledNorm, layer_norm, rms_norm, std_norm

@@ -143,7 +143,7 @@ class Block(nnx.Module):
     ) -> AttentionWeights:
         """Return the attention weights for x."""
         check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
-        read, own_bias = self._before(self.attention_norm, x), biased(self.relative_bias, x, None, bias)
+        read, own_bias = self._before(self.attention_norm, x), biased(self.relative_bias, x, None, mask, bias)
         own = self.attention.weights(read, mask=mask, bias=own_bias, place=place)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
@@ -162,7 +162,7 @@ class Block(nnx.Module):
     ) -> tuple[Array, Array, LayerCache | None]:
         """Return x with attention's output added, what attention read, and the cache."""
         read = self._before(self.attention_norm, x)
-        bias = biased(self.relative_bias, x, cache, bias)
+        bias = biased(self.relative_bias, x, cache, mask, bias)
         y, cache = self.attention.extend(read, cache, mask=mask, rng=keys[0], bias=bias, place=place)
         y = _scaled(self.attention_layer_scale, y)
         return self._after(self.attention_norm, self.attention_output_norm, x, y, keys[1]), read, cache

@@ -1,4 +1,4 @@
-"""Token ids -> vectors, and vectors -> logits with the same table or an output head."""
+"""Token ids -> vectors; and vectors -> logits with the same table."""
 
 import math
 from typing import cast
@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.models import ModelConfig
 from jaxformer.nn.dropout import dropout
-from jaxformer.nn.linear import Linear, add_bias, matmul
+from jaxformer.nn.linear import Linear, matmul
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.positions import position_table
 from jaxformer.parallel.placement import look_up
@@ -108,27 +108,3 @@ class InputEmbedding(nnx.Module):
 
     def _project(self, x: Array) -> Array:
         return x if self.project is None else self.project(x)
-
-
-class Head(nnx.Module):
-    """scale * x @ kernel + bias, optionally soft-capped; a tied head has no kernel and uses the token embedding's table (Press
-    and Wolf 2017), behind a linear layer to its width if that is not d_model.
-
-    The scale multiplies x, as in T5, and not the logits, as in Cohere: these differ only with a bias, and no published model
-    has a bias there.
-    """
-
-    def __init__(self, config: GPTConfig | EncoderDecoderConfig):
-        self.scale, self.softcap = config.logits_scale, config.logits_softcap
-        shape = config.d_model, config.vocab_size
-        narrow = config.tied and config.token_width != config.d_model
-        self.project = Linear(config.d_model, config.token_width, False) if narrow else None
-        self.kernel = None if config.tied else nnx.Param(jnp.zeros(shape, jnp.float32))
-        self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32)) if config.head_bias else None
-
-    def __call__(self, x: Float[Array, "*rows D"], token: Embedding) -> Float[Array, "*rows V"]:
-        x = x * self.scale
-        x = x if self.project is None else self.project(x)
-        y = token.decode(x) if self.kernel is None else matmul(x.astype(self.kernel.dtype), self.kernel[...])
-        y = y if self.bias is None else add_bias(y, self.bias[...])
-        return y if self.softcap is None else self.softcap * jnp.tanh(y / self.softcap)

@@ -69,6 +69,15 @@ def ids_to_valid(ids: Int[Array, "B S"] | Int[np.ndarray, "B S"], pad: int) -> B
     return jnp.asarray(ids) != pad
 
 
+def seen_keys(mask: Bool[Array, "_ _ _ _"] | None, keys: int) -> Bool[Array, "_ S"]:
+    """True for each key that some query of some head sees; all without a mask.
+
+    seen_keys(padding_mask([[False, True, True]]), 3)
+    . 1 1
+    """
+    return jnp.ones((1, keys), bool) if mask is None else jnp.broadcast_to(mask.any((1, 2)), (mask.shape[0], keys))
+
+
 def combine(*masks: Bool[Array, "_ _ _ _"] | None) -> Bool[Array, "_ _ _ _"] | None:
     """Combine masks: the result allows what every mask allows; None allows everything.
 

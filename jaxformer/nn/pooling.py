@@ -8,7 +8,7 @@ from jaxformer.nn.precision import wide
 
 
 def pool_tokens(states: Float[Array, "B T D"], valid: Bool[Array, "B T"], pooling: Pooling) -> Float[Array, "B D"]:
-    """Pool the states of the tokens that are `valid`; each row has one at least. Sums are taken in float32 or wider."""
+    """Pool the states of the tokens that are `valid`; a mean of none is 0. Sums are taken in float32 or wider."""
     first = jnp.argmax(valid, 1).astype(jnp.int32)
     if pooling == "cls":
         return jnp.take_along_axis(states, first[:, None, None], 1)[:, 0]
@@ -22,7 +22,7 @@ def pool_tokens(states: Float[Array, "B T D"], valid: Bool[Array, "B T"], poolin
     weights = valid.astype(x.dtype)
     if pooling == "weightedmean":
         weights = weights * (1 + jnp.arange(valid.shape[1], dtype=jnp.int32)[None] - first[:, None]).astype(x.dtype)
-    total, number = (x * weights[..., None]).sum(1), weights.sum(1)[:, None]
+    total, number = (x * weights[..., None]).sum(1), jnp.maximum(weights.sum(1), 1)[:, None]
     return (total / (jnp.sqrt(number) if pooling == "mean_sqrt_len_tokens" else number)).astype(states.dtype)
 
 

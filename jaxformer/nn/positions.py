@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.configuration import FixedTable
 from jaxformer.nn.cache import KVCache, LayerCache
-from jaxformer.nn.precision import wide_dtype
+from jaxformer.nn.masks import seen_keys
+from jaxformer.nn.precision import as_bfloat16, wide_dtype
 
 
 def sinusoid(n_positions: int, d_model: int) -> np.ndarray:
@@ -95,10 +96,40 @@ class RelativeBias(nnx.Module):
         return jnp.moveaxis(self.table[...].astype(dtype)[found], -1, 0)[None]
 
 
-def biased(module: RelativeBias | None, x: Array, cache: KVCache | LayerCache | None, bias: Array | None) -> Array | None:
-    """Return the bias with the relative bias added of the tokens x, which follow those of the cache: `_ N T S`."""
+class KeyBias(nnx.Module):
+    """ALiBi as Falcon computes it: slope * position of the key / sqrt(H), with slopes, positions and their products rounded to
+    bfloat16 whatever the model's type.
+
+    Without the rounding it would be ALiBi under a causal mask: softmax ignores what all keys of a query have in common.
+    """
+
+    def __init__(self, config: BlockConfig):
+        self.heads, self.width = config.n_heads, config.head_width
+
+    def __call__(self, seen: Bool[Array, "_ S"], dtype: DTypeLike) -> Float[Array, "_ N 1 S"]:
+        """Return the bias for keys whose positions count the keys before them that are `seen`."""
+        positions = jnp.where(seen, seen.cumsum(1, dtype=jnp.int32) - 1, 0).astype(dtype)
+        slopes = jnp.asarray(alibi_slopes(self.heads).astype(jnp.bfloat16).astype(dtype))
+        products = slopes[None, :, None, None] * as_bfloat16(positions)[:, None, None]
+        return as_bfloat16(products) / math.sqrt(self.width)
+
+
+def make_bias(config: BlockConfig, *, causal: bool) -> RelativeBias | KeyBias | None:
+    """Build the bias that all layers of a stack share; None if there is none."""
+    if config.relative_bias == "alibi_bfloat16":
+        return KeyBias(config)
+    shared = config.relative_bias in ("t5", "alibi") and not config.relative_per_layer
+    return RelativeBias(config, causal=causal) if shared else None
+
+
+def biased(
+    module: RelativeBias | KeyBias | None, x: Array, cache: KVCache | LayerCache | None, mask: Array | None, bias: Array | None
+) -> Array | None:
+    """Return the bias with the relative bias added of the tokens x, which follow those of the cache: `_ N T|1 S`."""
     if module is None:
         return bias
     start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
-    relative = module(x.shape[1], keys, start, wide_dtype(x.dtype))
+    dtype = wide_dtype(x.dtype)
+    of_keys = isinstance(module, KeyBias)
+    relative = module(seen_keys(mask, keys), dtype) if of_keys else module(x.shape[1], keys, start, dtype)
     return relative if bias is None else relative + bias.astype(relative.dtype)

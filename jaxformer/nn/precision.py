@@ -1,5 +1,6 @@
-"""Wide dtypes for sums: softmax, statistics and losses are computed in float32 or wider, as torch's own functions do."""
+"""Precision: sums, softmax, statistics and losses in float32 or wider, as in torch; and rounding to bfloat16."""
 
+import jax
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -13,3 +14,8 @@ def wide_dtype(dtype: DTypeLike) -> np.dtype:
 def wide(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Cast x to float32 or wider."""
     return x.astype(wide_dtype(x.dtype))
+
+
+def as_bfloat16(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Round to the precision of bfloat16 in x's own type; of a cast there and back, XLA may leave nothing."""
+    return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)

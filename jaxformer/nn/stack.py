@@ -15,7 +15,7 @@ from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, LayerCache
 from jaxformer.nn.disentangled import DistanceEncoding
 from jaxformer.nn.place import Place
-from jaxformer.nn.positions import RelativeBias, biased
+from jaxformer.nn.positions import biased, make_bias
 from jaxformer.nn.rotary import Positions
 from jaxformer.parallel.placement import along_rows
 from jaxformer.pytree import is_stacked, map_named
@@ -133,9 +133,8 @@ class Stack(nnx.Module):
         self.held = config.cached_heads
         self.remat = config.remat_policy if config.remat else None
         self.kinds = config.windowed_layers, config.rotated_layers
-        biased = config.relative_bias in ("t5", "alibi") and not config.relative_per_layer
         self.distances = DistanceEncoding(config) if config.relative_bias == "disentangled" else None
-        self.relative_bias = RelativeBias(config, causal=causal) if biased else None
+        self.relative_bias = make_bias(config, causal=causal)
         self.shared = config.shared_layers
         held = 1 if config.shared_layers else config.n_layers
         block = Block(config, cross=cross, causal=causal, attention_norm=attention_norm)
@@ -288,7 +287,7 @@ class Stack(nnx.Module):
         check_not_torch(mask=mask, bias=bias, memory_mask=memory_mask, memory_bias=memory_bias, positions=positions)
         heads = self.blocks.attention.heads
         check_attended(heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
-        bias = biased(self.relative_bias, x, cache, bias)
+        bias = biased(self.relative_bias, x, cache, mask, bias)
         own = {"mask": mask, "bias": bias, "positions": positions if self.blocks.attention.rotary is not None else None}
         own |= {"distances": None if self.distances is None else self.distances()}
         return own | {"memory": memory, "memory_mask": memory_mask, "memory_bias": memory_bias}

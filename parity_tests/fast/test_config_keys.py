@@ -1,6 +1,7 @@
 """Keys of config.json that are no single field, as rotary positions: read as transformers reads them, and written for it."""
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,9 @@ OLDER = {
     "exaone4": ("exaone4", {"num_hidden_layers": 6, "sliding_window_pattern": 3, "rope_scaling": LLAMA3}),
     "olmo3": ("olmo3", {"num_hidden_layers": 6, "rope_scaling": YARN | {"rope_type": "yarn"}, "rope_theta": 5e5}),
     "modernbert": ("modernbert", {"global_attn_every_n_layers": 2, "num_hidden_layers": 5, "local_rope_theta": 160000.0}),
+    "modernbert-decoder": ("modernbert-decoder", {"num_hidden_layers": 5, "local_rope_theta": 160000.0, "local_attention": 65}),
+    "modernbert-decoder, its own": ("modernbert-decoder", {"sliding_window": 9, "global_attn_every_n_layers": 2}),
+    "falcon, slopes": ("falcon", {"alibi": True, "rope_theta": 5e4, "multi_query": False, "parallel_attn": False}),
     "modernbert, all layers": ("modernbert", {"global_attn_every_n_layers": 1, "global_rope_theta": 1e4}),
     "minicpm3": ("minicpm3", {"scale_depth": 1.0, "dim_model_base": None, "v_head_dim": 32}),
     "ernie4_5_moe": ("ernie4_5_moe", {"moe_layer_start_index": 3, "rope_theta": 1e4, "moe_layer_end_index": 27}),
@@ -154,6 +158,9 @@ REFUSED = {
         {"rope_parameters": {"full_attention": {"rope_type": "default"}, "chunked_attention": {}}},
         "chunked_attention of its rotary positions is not known",
     ),
+    "no registers": ("dinov2_with_registers", {"num_register_tokens": 0}, "an empty tensor; write model_type = 'dinov2'"),
+    "no window": ("modernbert-decoder", {"local_attention": None}, "layers with a window, and sliding_window is null"),
+    "no causal mask": ("modernbert-decoder", {"is_causal": False}, "is_causal = False is not supported (True is): every token"),
     "an unknown activation": ("t5", {"feed_forward_proj": "gated-mish"}, "has the activation 'mish', which is not known"),
 }
 
@@ -215,6 +222,13 @@ def test_sizes_of_published_models(name):
 def test_what_no_type_has_is_named():
     with pytest.raises(ConversionError, match=r"has no place for sinks = True"):
         describe(jf.GPTConfig(**MODERN | NO_BIAS, sinks=True))
+
+
+def test_a_type_that_needs_an_id_of_padding():
+    kind = MODEL_TYPES["modernbert-decoder"]
+    config = replace(kind.read({"vocab_size": 9, "pad_token_id": 3}, HEAD), padding_idx=None)
+    with pytest.raises(ConversionError, match=r"^padding_idx = None: transformers' modernbert-decoder needs the id"):
+        kind.write(config, HEAD)
 
 
 def test_the_nearest_type_tells_what_it_has_not():

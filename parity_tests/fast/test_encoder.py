@@ -47,6 +47,9 @@ CONFIGS = {
         pooler=True, pooler_activation="gelu", head="sequence_classification", labels=("a", "b", "c")
     ),
     "sequence_classification, not pooled": encoder_config(head="sequence_classification", labels=("a", "b", "c")),
+    "sequence_classification, the mean, transformed": encoder_config(
+        head="sequence_classification", labels=("a", "b", "c"), head_pooling="mean", head_transform=True, head_dense_bias=False
+    ),
     "token_classification, transformed": encoder_config(
         head="token_classification", labels=("a", "b"), head_transform=True, head_activation="relu", head_dense_bias=False
     ),

@@ -3,11 +3,12 @@ import functools
 import pytest
 from torch import nn
 
-from jaxformer.nn.embeddings import Embedding, Head
+from jaxformer.nn.embeddings import Embedding
+from jaxformer.nn.heads import Head
 from jaxformer.parity.probe import probe
 from parity_tests.support.helpers import B, D, T, V, checks, gpt_config, noise, run_check, twins
 from torch_ref.nn.embeddings import Embedding as TorchEmbedding
-from torch_ref.nn.embeddings import Head as TorchHead
+from torch_ref.nn.heads import Head as TorchHead
 
 X, IDS = noise(B, T, D), probe(V, B, T, seed=0)[0]
 HEADS = {
@@ -17,7 +18,11 @@ HEADS = {
 } | {
     "scaled, a bias": {"tied": True, "head_bias": True, "logits_scale": D**-0.5},
     "soft-capped": {"tied": False, "head_bias": True, "logits_softcap": 2.0},
+    "transformed": {"tied": True, "head_bias": True, "head_transform": True, "head_activation": "relu", "logits_scale": 0.5},
 }
+
+
+TRANSFORM = [f"transform.{module}.{leaf}" for module in ("dense", "norm") for leaf in ("weight", "bias")]
 
 
 def call(modules, x, ids):
@@ -45,4 +50,5 @@ def test_it_has_no_tensor_that_it_does_not_use(name):
     assert {tensor.removeprefix("head.") for tensor in reference.weights if tensor.startswith("head.")} == {
         *(["weight"] if not HEADS[name]["tied"] else []),
         *(["bias"] if HEADS[name]["head_bias"] else []),
+        *(TRANSFORM if "head_transform" in HEADS[name] else []),
     }

@@ -44,6 +44,14 @@ def test_ids(masks, array):
 
 
 @sides
+def test_seen_keys(masks, array):
+    padding = masks.padding_mask(array([[False, True, True]]))
+    assert drawing(masks.seen_keys(padding, 3)) == ". 1 1"
+    assert drawing(masks.seen_keys(masks.combine(padding, masks.causal_mask(2, 3)), 3)) == ". 1 ."
+    assert drawing(masks.seen_keys(None, 2)) == "1 1"
+
+
+@sides
 def test_combine(masks, array):
     mask = masks.combine(masks.causal_mask(3), None, masks.padding_mask(array([[False, True, True]])))
     assert drawing(mask) == ". . .\n. 1 .\n. 1 1"
@@ -59,6 +67,7 @@ DRAWN = {
     ours.padding_mask: ["1 1 ."],
     ours.lengths_to_valid: ["1 . .", "1 1 1"],
     ours.ids_to_valid: ["1 . 1", ". 1 1"],
+    ours.seen_keys: [". 1 1"],
     ours.combine: [". . .", ". 1 .", ". 1 1"],
 }
 """The drawings that the tests above assert, as the docstrings have them."""

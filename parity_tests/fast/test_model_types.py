@@ -33,7 +33,7 @@ ENDS = [EOS, 6]
 HEADS = {"bert, masked", "roberta, sequence", "electra, tokens", "distilbert, answers"}
 RARE = {"qwen3_moe, window", "mistral, all", "gpt_neox, in turn", "mt5", "llama, base", "opt, narrow"}
 RARE |= {"minicpm3, plain", "ernie4_5_moe, all"}
-RARE |= {"modernbert, biases", "umt5, untied", "umt5, encoder"}
+RARE |= {"modernbert, biases", "modernbert-decoder, biases", "umt5, untied", "umt5, encoder"}
 RARE |= {"camembert", "data2vec-text", "ernie", "blenderbot", "mt5, encoder"}
 RARE |= {"deepseek_v2, greedy", "deepseek_v2, dense", "deepseek_v3, halves", "glm4_moe_lite", "youtu", "glm4_moe"}
 RARE |= {"deit", "deit, images", "dinov2", "dinov2_with_registers, images", "siglip_vision_model, no head"}
@@ -44,7 +44,7 @@ ONE_OF_EACH = usually(
     CASES,
     *("albert", "bart", "bloom", "falcon", "gemma3_text", "gpt2, untied", "gpt_bigcode", "gpt_neox", "gpt_oss"),
     *("whisper", "granite", "marian", "mpnet", "olmo2", "phi3", "qwen2_moe", "smollm3", "t5, untied"),
-    *("deepseek_v2", "deepseek_v3", "dots1", "modernbert", "umt5", "deberta-v2"),
+    *("deepseek_v2", "deepseek_v3", "dots1", "modernbert, mean", "modernbert-decoder", "umt5", "deberta-v2", "falcon, slopes"),
     *HEADS,
     *("clip", "deit, teacher", "dinov2_with_registers", "dinov3_vit", "siglip"),
 )
@@ -67,6 +67,8 @@ WRITE = usually(
     "gpt2",
     "qwen2_moe",
     "deepseek_v3",
+    "modernbert-decoder",
+    "falcon, slopes",
 )
 
 

@@ -1,4 +1,4 @@
-"""Biases by distance: the twin's, T5's own buckets and table, and the slopes of BLOOM and MPT."""
+"""Biases by distance: the twin's, T5's own buckets and table, and the slopes of BLOOM, MPT and Falcon."""
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import jaxformer.nn.positions as ours
 import torch_ref.nn.positions as theirs
 from jaxformer.evaluation.ladder import load_torch
 from jaxformer.nn.disentangled import distance_rows, log_bucket
+from jaxformer.nn.masks import padding_mask
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import N, block_config
@@ -84,3 +85,22 @@ def test_distances_cost_their_slope_on_both_sides():
     check_float64("torch", mine, theirs.RelativeBias(config, causal=False)(3, 5, 1, torch.float64))
     away = np.array([[1, 0, 1, 2, 3], [2, 1, 0, 1, 2], [3, 2, 1, 0, 1]])
     assert np.array_equal(mine, -ours.alibi_slopes(N)[None, :, None, None] * away)
+
+
+@pytest.mark.parametrize("heads", [1, 6, 32, 71, 128])
+def test_a_bias_of_keys_equals_falcons(heads):
+    """Bit for bit in float32, also compiled, and of positions beyond those that bfloat16 tells apart; padding takes up none."""
+    from transformers.models.falcon.modeling_falcon import build_alibi_tensor
+
+    valid = np.arange(1500) >= np.array([[0], [3]])
+    valid[0, 700:720] = False
+    config = block_config(n_heads=heads, d_model=4 * heads, relative_bias="alibi_bfloat16")
+    wanted = build_alibi_tensor(torch.from_numpy(valid).long(), heads, torch.float32).view(2, heads, 1, -1) / 2
+    module = ours.make_bias(config, causal=True)
+    found = jax.jit(lambda mask: module(ours.seen_keys(mask, 1500), jnp.float32))(padding_mask(jnp.asarray(valid)))
+    np.testing.assert_array_equal(found, wanted)
+    twin = theirs.make_bias(config, causal=True)
+    seen = theirs.seen_keys(torch.from_numpy(valid)[:, None, None], 1500)
+    assert torch.equal(twin(seen, torch.float32), wanted)
+    exact = ours.alibi_slopes(heads)[:, None, None] * (valid[1].cumsum() - 1) / 2
+    assert np.abs(found[1] - exact).max() > 1e-3

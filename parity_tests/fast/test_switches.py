@@ -105,6 +105,9 @@ GPTS = {
         embedding_bias=False,
         positions_last=True,
         tied=True,
+        head_transform=True,
+        head_activation="silu",
+        head_dense_bias=False,
         relative_bias="t5",
         relative_buckets=8,
         relative_distance=15,
@@ -112,6 +115,7 @@ GPTS = {
         layers="rolled",
     ),
     "alibi": gpt_config(context=CONTEXT, positions="none", relative_bias="alibi", sinks=True, n_heads=6, layers="rolled"),
+    "rounded alibi": gpt_config(context=CONTEXT, positions="none", relative_bias="alibi_bfloat16", n_heads=6, layers="rolled"),
     "cohere": gpt_config(
         context=CONTEXT,
         positions="none",

@@ -5,8 +5,11 @@ import torch
 
 from jaxformer.parity.diagnose.evidence import replay_of
 from jaxformer.parity.diagnose.modules import replaced
+from jaxformer.parity.diagnose.mutation import Change, Mutation
+from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.slices import suspects_of
-from jaxformer.parity.trace.call_sites import CALL, ArrayKey
+from jaxformer.parity.report.data import Target
+from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.trace.reference import run_torch
 from parity_tests.support.helpers import noise
 
@@ -70,3 +73,34 @@ def test_settings_that_code_sets_by_itself_are_as_they_were_in_the_next_run():
     assert replay.begins
     assert not np.array_equal(replay.array(replaced(replay.module, "window", 9)), reference.output)
     assert np.array_equal(replay.array(), reference.output)
+
+
+class Once(torch.nn.Module):
+    """A module that counts its runs, and has a child."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.runs = torch.nn.Linear(3, 3), []
+
+    def forward(self, x):
+        self.runs.append(x)
+        return self.inner(x).relu()
+
+
+def test_code_that_is_open_runs_once_in_a_replay_to_the_end():
+    """A second run would find its children's outputs used up, and mutated code would flow into all that follows."""
+    model, x, root, child = Once().double(), torch.ones(2, 3, dtype=torch.float64), Site("", 0), Site("inner", 0)
+    outputs, place = {ArrayKey(root, "output", 0): model(x).detach().numpy()}, ArrayKey(child, "inputs", 0)
+    replay = Replay(model, lambda: model(x), CALL, place, frozenset({root, child}), x.numpy(), compared=outputs)
+    assert replay.begins
+    model.runs.clear()
+    assert replay.everywhere().keys() == outputs.keys()
+    assert len(model.runs) == 1
+
+
+def test_a_mutation_of_one_layer_is_one_of_any():
+    change = Change("children.left_out", "leaves it out", "applies {0}")
+    first, other, later = (Mutation(change, (Target(f"blocks.{i}.{name}"),)) for i, name in ((0, "a"), (0, "b"), (12, "a")))
+    assert first.in_any_layer == later.in_any_layer != other.in_any_layer
+    lines = [Mutation(change, (Target("`x` (a.py:3)", "a.py", line),)) for line in (3, 4)]
+    assert lines[0].in_any_layer != lines[1].in_any_layer

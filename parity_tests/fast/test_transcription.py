@@ -11,14 +11,15 @@ from transformers.models.whisper.generation_whisper import WhisperGenerationMixi
 
 import jaxformer as jf
 import torch_ref.models as torch_models
-from jaxformer.checkpoints.windows import compression_ratio, cut_segments
+from jaxformer.checkpoints import transcriber
+from jaxformer.checkpoints.windows import Attempt, compression_ratio, cut_segments
 from jaxformer.decoding.likelihood import log_probabilities
 from jaxformer.evaluation.cases import DECODINGS, check_decoding, decode_jax, decode_torch
 from jaxformer.evaluation.ladder import load_torch
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from parity_tests.support.helpers import usually
-from parity_tests.zoo.whisper import NO_TIMESTAMPS, chirp, write_whisper
+from parity_tests.zoo.whisper import EOS, GENERATION, NO_TIMESTAMPS, chirp, write_whisper
 from torch_ref.decoding.likelihood import log_probabilities as torch_log_probabilities
 
 FIRST = NO_TIMESTAMPS + 1
@@ -88,6 +89,43 @@ def test_windows_that_are_written_again_are_transformers(name, whisper):
     np.testing.assert_array_equal(found.tokens, wanted[0])
     without = ours.transcribe(AUDIO["long"], 16000, **given)
     assert found.tokens.tolist() != without.tokens.tolist()
+
+
+LONGEST = 14
+"""Most tokens of the first window in the test below."""
+SUPPRESSED = tuple(sorted({*range(38), *GENERATION["suppress_tokens"]} - {4, 9, 17, 30, 31, 32}))
+"""Tokens that are never written in the test below: of the few others, some windows end by themselves."""
+
+
+@pytest.mark.usefixtures("float64")
+def test_lengths_and_likelihoods_of_windows_are_transformers(whisper, monkeypatch):
+    """Windows behind a prompt and the text before them; some end by themselves, and some are cut."""
+    (theirs, ours), wanted, found = whisper, [], []
+    measure = WhisperGenerationMixin._retrieve_avg_logprobs
+
+    def measured(scores, tokens, temperature):
+        wanted.append((len(tokens), int(tokens[-1]) == EOS, float(measure(scores, tokens, temperature))))
+        return wanted[-1][-1]
+
+    def attempted(tokens, *given):
+        found.append(Attempt(tokens, *given))
+        return found[-1]
+
+    monkeypatch.setattr(theirs, "_retrieve_avg_logprobs", measured)
+    monkeypatch.setattr(theirs.generation_config, "max_length", LONGEST)
+    monkeypatch.setattr(theirs.generation_config, "suppress_tokens", [*SUPPRESSED])
+    monkeypatch.setattr(transcriber, "Attempt", attempted)
+    ours = replace(ours, speech=replace(ours.speech, longest=LONGEST, rules={**ours.speech.rules, "suppressed": SUPPRESSED}))
+    settings = {"logprob_threshold": -99.0, "condition_on_prev_tokens": True}
+    features = torch.from_numpy(ours.features(AUDIO["long"], 16000).copy()).T[None]
+    given = {"return_timestamps": True, "language": "de", "prompt_ids": torch.tensor([4, 6, 8, 9]), "temperature": (0.0,)}
+    with torch.no_grad():
+        theirs.generate(features, **settings, **given)
+    ours.transcribe(AUDIO["long"], 16000, language="de", prompt=[6, 8, 9], settings=jf.TranscriptionConfig(**settings))
+    assert [(len(it.tokens), it.tokens[-1] == EOS) for it in found] == [it[:2] for it in wanted]
+    np.testing.assert_allclose([it.log_probability for it in found], [it[2] for it in wanted], rtol=1e-5)  # of float32
+    assert {ended for _, ended, _ in wanted} == {True, False}
+    assert max(length for length, _, _ in wanted) > LONGEST
 
 
 @pytest.mark.usefixtures("float64")

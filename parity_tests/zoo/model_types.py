@@ -209,6 +209,10 @@ CASES |= {
     "falcon": ("FalconForCausalLM", FALCON),
     "falcon, two norms": ("FalconForCausalLM", FALCON | {"new_decoder_architecture": True, "num_kv_heads": 3, "bias": True}),
     "falcon, in turn": ("FalconForCausalLM", FALCON | {"multi_query": False, "parallel_attn": False}),
+    "falcon, slopes": (
+        "FalconForCausalLM",
+        FALCON | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+    ),
     "nanochat": ("NanoChatForCausalLM", NARROW | {"rope_parameters": YARN, "final_logit_softcapping": 2.0}),
     "nanochat, biases": ("NanoChatForCausalLM", NARROW | {"attention_bias": True, "tie_word_embeddings": True}),
     "gptj": ("GPTJForCausalLM", GPTJ | {"n_inner": 20}),
@@ -299,8 +303,29 @@ CASES |= {
     ),
     "modernbert, masked": ("ModernBertForMaskedLM", MODERNBERT | {"classifier_bias": True, "classifier_activation": "relu"}),
     "modernbert, sequence": ("ModernBertForSequenceClassification", MODERNBERT | LABELS),
+    "modernbert, mean": (
+        "ModernBertForSequenceClassification",
+        MODERNBERT
+        | LABELS
+        | {
+            "classifier_pooling": "mean",
+            "layer_types": [WINDOW, FULL, WINDOW],
+            "rope_parameters": BASES,
+            "classifier_bias": True,
+        },
+    ),
     "modernbert, tokens": ("ModernBertForTokenClassification", MODERNBERT | LABELS | {"num_hidden_layers": 2}),
     "modernbert, answers": ("ModernBertForQuestionAnswering", MODERNBERT | {"num_hidden_layers": 2}),
+    "modernbert-decoder": (
+        "ModernBertDecoderForCausalLM",
+        MODERNBERT | {"layer_types": [WINDOW, FULL, WINDOW], "rope_parameters": BASES, "classifier_activation": "relu"},
+    ),
+    "modernbert-decoder, biases": (
+        "ModernBertDecoderForCausalLM",
+        MODERNBERT
+        | dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), True)
+        | {"decoder_bias": False, "tie_word_embeddings": False, "num_hidden_layers": 1},
+    ),
     "glm4_moe_lite": (
         "Glm4MoeLiteForCausalLM",
         LATENT | GROUPS | {"q_lora_rank": 7, "mlp_layer_types": ["dense", "dense", "sparse"], "n_shared_experts": 2},
@@ -372,8 +397,9 @@ def make_case(name: str, folder: Path, changes: Mapping[str, Any] | None = None)
 
 
 def loaded(kind: ModelType, folder: Path) -> Any:
-    """transformers' model of a folder; only stock attention has Gemma 2's soft cap."""
-    return getattr(transformers, kind.model).from_pretrained(folder, attn_implementation="eager").eval()
+    """transformers' model of a folder; only stock attention has Gemma 2's soft cap, and Falcon's adds ALiBi's bias twice."""
+    attention = "sdpa" if kind.name == "falcon" else "eager"
+    return getattr(transformers, kind.model).from_pretrained(folder, attn_implementation=attention).eval()
 
 
 def in_float64(case: Case) -> Any:

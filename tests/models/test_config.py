@@ -79,6 +79,7 @@ BAD = [
     *[(EncoderConfig, "labels", value) for value in (3, ["a"], "ab", (0, 1))],
     *[(EncoderConfig, "head_dropout", value) for value in NO_RATES],
     *[(EncoderConfig, name, "swish") for name in ("head_activation", "pooler_activation")],
+    (EncoderConfig, "head_pooling", "max"),
     *[
         (EncoderDecoderConfig, name, value)
         for name in ("n_decoder_layers", "source_vocab_size", "source_context")
@@ -248,10 +249,17 @@ def test_an_unknown_field_is_answered_with_the_nearest(kind, field, said):
         ),
         (EncoderConfig, {"head": "token_classification"}, "head = 'token_classification' needs labels; give their names, as"),
         (EncoderConfig, {"labels": ("a",)}, "labels = ('a',) is not read with head = 'none'; set head = 'sequence_classif"),
-        (EncoderConfig, {"head_activation": "relu"}, "head_activation = 'relu' is not read with head = 'none' and head_t"),
-        (EncoderConfig, {"head_dense_bias": False}, "head_dense_bias = False is not read with head = 'none' and head_trans"),
+        (EncoderConfig, {"head_activation": "relu"}, "head_activation = 'relu' is not read with head_transform = False; set"),
+        (EncoderConfig, {"head_dense_bias": False}, "head_dense_bias = False is not read with head_transform = False; set"),
         (EncoderConfig, {"head_transform": True}, "head_transform = True is not read with head = 'none'; set head = 'sequence"),
+        (GPTConfig, {"head_activation": "relu"}, "head_activation = 'relu' is not read with head_transform = False; set"),
         (EncoderConfig, {"pooler_activation": "relu"}, "pooler_activation = 'relu' is not read with pooler = False; set poo"),
+        (EncoderConfig, {"head_pooling": "mean"}, "head_pooling = 'mean' is not read with head = 'none'; set head = 'seque"),
+        (
+            EncoderConfig,
+            {"head_pooling": "mean", "head": "sequence_classification", "labels": ("a",), "pooler": True},
+            "head_pooling = 'mean' is not read with pooler = True; leave one of them out",
+        ),
         (EncoderConfig, {"head_dropout": 0.1, "head": "masked_lm"}, "head_dropout = 0.1 is not read with head = 'masked_lm'; "),
         (GPTConfig, {"n_heads": 5}, "n_heads = 5 does not divide d_model = 12; choose one of 1, 2, 3, 4, 6, 12"),
         (GPTConfig, {"n_kv_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 4; choose one of 1, 2, 4"),

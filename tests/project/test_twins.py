@@ -84,7 +84,7 @@ DIFFERENT = {
     "nn/feedforward.py: only jax has clamp": OWN,
     "nn/feedforward.py: only jax has gelu": OWN,
     "nn/feedforward.py: only jax has gelu_tanh": OWN,
-    "nn/embeddings.py: Head: kernel | weight": LEAF,
+    "nn/heads.py: Head: kernel | weight": LEAF,
     "nn/blocks.py: LayerScale: scale | weight": LEAF,
     "nn/images.py: ImageEmbedding: dropout_rate | dropout": RATE,
     "nn/images.py: PatchProjection: patch_size | nothing": OWN,

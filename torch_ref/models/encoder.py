@@ -10,7 +10,9 @@ from torch_ref.models.init import initialise
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.feedforward import ACTIVATIONS
 from torch_ref.nn.heads import make_head
+from torch_ref.nn.masks import seen_keys
 from torch_ref.nn.norms import make_norm
+from torch_ref.nn.pooling import pool_tokens
 from torch_ref.nn.two_stacks import make_stack
 
 
@@ -45,7 +47,7 @@ class Encoder(nn.Module):
         if self.head is None:
             return states
         if self.config.head == "sequence_classification":
-            states = states[:, 0] if self.pooler is None else self.pool(states)
+            states = self._sequence(states, mask)
         return self.head(states, self.embed.token)
 
     def encode(
@@ -66,6 +68,15 @@ class Encoder(nn.Module):
         if self.pooler is None:
             raise InputError("this encoder has no pooler; build it with pooler = True")
         return ACTIVATIONS[self.config.pooler_activation](self.pooler(states[:, 0]))
+
+    def _sequence(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the state of each sequence that a classification reads: the pooled one, the first token's, or the mean."""
+        if self.pooler is not None:
+            return self.pool(states)
+        if self.config.head_pooling == "cls":
+            return states[:, 0]
+        seen = seen_keys(mask, states.shape[1])
+        return pool_tokens(states, seen.expand(states.shape[:2]), "mean")
 
     def attention_weights(
         self,

@@ -22,7 +22,8 @@ from torch_ref.models.init import initialise
 from torch_ref.nn.attention import Memory
 from torch_ref.nn.cache import KeysValues, KVCache
 from torch_ref.nn.convolution import ConvolutionStem
-from torch_ref.nn.embeddings import Head, InputEmbedding
+from torch_ref.nn.embeddings import InputEmbedding
+from torch_ref.nn.heads import Head
 from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack

@@ -8,7 +8,8 @@ from jaxformer.errors import ConfigError
 from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_room, check_tokens
 from torch_ref.models.init import initialise
 from torch_ref.nn.cache import KVCache
-from torch_ref.nn.embeddings import Head, InputEmbedding
+from torch_ref.nn.embeddings import InputEmbedding
+from torch_ref.nn.heads import Head
 from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.two_stacks import make_stack

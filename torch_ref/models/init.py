@@ -5,8 +5,9 @@ from torch import Tensor, nn
 
 from jaxformer.config.dual import AnyModelConfig
 from jaxformer.config.initialisers import Initialiser, initialisers
-from torch_ref.nn.embeddings import Embedding, Head
+from torch_ref.nn.embeddings import Embedding
 from torch_ref.nn.experts import ExpertLinear
+from torch_ref.nn.heads import Head
 from torch_ref.nn.images import PatchProjection
 from torch_ref.nn.positions import RelativeBias
 

@@ -134,7 +134,7 @@ class Block(nn.Module):
     ) -> AttentionWeights:
         """Return the attention weights for x."""
         check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
-        read, own_bias = self._before(self.attention_norm, x), biased(self.relative_bias, x, None, bias)
+        read, own_bias = self._before(self.attention_norm, x), biased(self.relative_bias, x, None, mask, bias)
         own = self.attention.weights(read, mask=mask, bias=own_bias, place=place)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
@@ -147,7 +147,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor, LayerCache | None]:
         """Return x with attention's output added, what attention read, and the cache."""
         read = self._before(self.attention_norm, x)
-        bias = biased(self.relative_bias, x, cache, bias)
+        bias = biased(self.relative_bias, x, cache, mask, bias)
         y, cache = self.attention.extend(read, cache, mask=mask, bias=bias, place=place)
         y = _scaled(self.attention_layer_scale, y)
         return self._after(self.attention_norm, self.attention_output_norm, x, y), read, cache

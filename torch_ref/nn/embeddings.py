@@ -1,13 +1,12 @@
-"""Token ids -> vectors, and vectors -> logits with the same table or an output head."""
+"""Token ids -> vectors; and vectors -> logits with the same table."""
 
 import math
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.models import ModelConfig
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.positions import position_table
 
@@ -69,23 +68,3 @@ class InputEmbedding(nn.Module):
 
     def _project(self, x: Tensor) -> Tensor:
         return x if self.project is None else self.project(x)
-
-
-class Head(nn.Module):
-    """scale * x @ weight.T + bias, optionally soft-capped; a tied head has no weight and uses the token embedding's table
-    (Press and Wolf 2017), behind a linear layer to its width if that is not d_model.
-    """
-
-    def __init__(self, config: GPTConfig | EncoderDecoderConfig):
-        super().__init__()
-        self.scale, self.softcap = config.logits_scale, config.logits_softcap
-        shape = config.vocab_size, config.d_model
-        narrow = config.tied and config.token_width != config.d_model
-        self.project = nn.Linear(config.d_model, config.token_width, bias=False) if narrow else None
-        self.weight = None if config.tied else nn.Parameter(torch.zeros(shape))
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
-
-    def forward(self, x: Tensor, token: Embedding) -> Tensor:
-        x = x * self.scale if self.project is None else self.project(x * self.scale)
-        y = F.linear(x, token.weight if self.weight is None else self.weight, self.bias)
-        return y if self.softcap is None else self.softcap * (y / self.softcap).tanh()

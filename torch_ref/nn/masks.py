@@ -64,6 +64,15 @@ def ids_to_valid(ids: Tensor, pad: int) -> Tensor:
     return ids != pad
 
 
+def seen_keys(mask: Tensor | None, keys: int) -> Tensor:
+    """True for each key that some query of some head sees; all without a mask: `_ S`.
+
+    seen_keys(padding_mask([[False, True, True]]), 3)
+    . 1 1
+    """
+    return torch.ones(1, keys, dtype=torch.bool) if mask is None else mask.flatten(1, 2).any(1).expand(-1, keys)
+
+
 def combine(*masks: Tensor | None) -> Tensor | None:
     """Combine masks: the result allows what every mask allows; None allows everything.
 

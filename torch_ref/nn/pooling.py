@@ -8,7 +8,7 @@ from jaxformer.config.sentences import Pooling
 
 
 def pool_tokens(states: Tensor, valid: Tensor, pooling: Pooling) -> Tensor:
-    """Pool the states of the tokens that are `valid`; each row has one at least."""
+    """Pool the states of the tokens that are `valid`; a mean of none is 0."""
     rows, first = torch.arange(len(states)), valid.int().argmax(1)
     if pooling == "cls":
         return states[rows, first]
@@ -19,7 +19,7 @@ def pool_tokens(states: Tensor, valid: Tensor, pooling: Pooling) -> Tensor:
     weights = valid.to(states.dtype)
     if pooling == "weightedmean":
         weights = weights * (1 + torch.arange(valid.shape[1]) - first[:, None])
-    total, number = (states * weights[..., None]).sum(1), weights.sum(1)[:, None]
+    total, number = (states * weights[..., None]).sum(1), weights.sum(1).clamp(min=1)[:, None]
     return total / (number.sqrt() if pooling == "mean_sqrt_len_tokens" else number)
 
 

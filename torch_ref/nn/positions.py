@@ -11,6 +11,7 @@ from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.configuration import FixedTable
 from jaxformer.validation.inputs import check_bias
 from torch_ref.nn.cache import KVCache, LayerCache
+from torch_ref.nn.masks import seen_keys
 
 
 def sinusoid(n_positions: int, d_model: int) -> Tensor:
@@ -88,11 +89,45 @@ class RelativeBias(nn.Module):
         return self.weight.to(dtype)[found].movedim(-1, 0)[None]
 
 
-def biased(module: RelativeBias | None, x: Tensor, cache: KVCache | LayerCache | None, bias: Tensor | None) -> Tensor | None:
-    """Return the bias with the relative bias added of the tokens x, which follow those of the cache: `_ N T S`."""
+class KeyBias(nn.Module):
+    """ALiBi as Falcon computes it: slope * position of the key / sqrt(H), with slopes, positions and their products rounded to
+    bfloat16 whatever the model's type.
+
+    Without the rounding it would be ALiBi under a causal mask: softmax ignores what all keys of a query have in common.
+    """
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        self.heads, self.width = config.n_heads, config.head_width
+
+    def forward(self, seen: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the bias for keys whose positions count the keys before them that are `seen`: `_ N 1 S`."""
+        positions = torch.where(seen, seen.cumsum(1) - 1, 0).bfloat16()
+        products = alibi_slopes(self.heads).bfloat16()[None, :, None, None] * positions[:, None, None]
+        return products.to(dtype) / math.sqrt(self.width)
+
+
+def make_bias(config: BlockConfig, *, causal: bool) -> RelativeBias | KeyBias | None:
+    """Build the bias that all layers of a stack share; None if there is none."""
+    if config.relative_bias == "alibi_bfloat16":
+        return KeyBias(config)
+    shared = config.relative_bias in ("t5", "alibi") and not config.relative_per_layer
+    return RelativeBias(config, causal=causal) if shared else None
+
+
+def biased(
+    module: RelativeBias | KeyBias | None,
+    x: Tensor,
+    cache: KVCache | LayerCache | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor | None:
+    """Return the bias with the relative bias added of the tokens x, which follow those of the cache: `_ N T|1 S`."""
     if module is None:
         return bias
     start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
     check_bias(bias, (x.shape[0], module.heads, x.shape[1], keys))
-    relative = module(x.shape[1], keys, start, torch.promote_types(x.dtype, torch.float32))
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    of_keys = isinstance(module, KeyBias)
+    relative = module(seen_keys(mask, keys), dtype) if of_keys else module(x.shape[1], keys, start, dtype)
     return relative if bias is None else relative + bias.to(relative.dtype)

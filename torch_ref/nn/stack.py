@@ -12,7 +12,7 @@ from torch_ref.nn.blocks import AttentionWeights, Block
 from torch_ref.nn.cache import KeysValues, KVCache, LayerCache
 from torch_ref.nn.disentangled import DistanceEncoding
 from torch_ref.nn.place import Place
-from torch_ref.nn.positions import RelativeBias, biased
+from torch_ref.nn.positions import biased, make_bias
 
 
 class Stack(nn.Module):
@@ -26,9 +26,8 @@ class Stack(nn.Module):
         super().__init__()
         self.held = config.cached_heads
         self.kinds = config.windowed_layers, config.rotated_layers
-        biased = config.relative_bias in ("t5", "alibi") and not config.relative_per_layer
         self.distances = DistanceEncoding(config) if config.relative_bias == "disentangled" else None
-        self.relative_bias = RelativeBias(config, causal=causal) if biased else None
+        self.relative_bias = make_bias(config, causal=causal)
         self.n_layers, self.shared = config.n_layers, config.shared_layers
         held = 1 if config.shared_layers else config.n_layers
         more = {"cross": cross, "causal": causal, "attention_norm": attention_norm}
@@ -74,7 +73,7 @@ class Stack(nn.Module):
         """
         if cache is not None:
             check_cache(cache.shape, (len(self), x.shape[0], *self.held))
-        n_tokens, bias = x.shape[1], biased(self.relative_bias, x, cache, bias)
+        n_tokens, bias = x.shape[1], biased(self.relative_bias, x, cache, mask, bias)
         for i in range(len(self)):
             read = _of_layer(memory, i) if isinstance(memory, KeysValues) else memory
             held = None if cache is None else LayerCache(_of_layer(cache.layers, i), cache.length)
@@ -101,7 +100,7 @@ class Stack(nn.Module):
         positions: Tensor | None = None,
     ) -> AttentionWeights:
         """Return the attention weights of every layer."""
-        found, bias = [], biased(self.relative_bias, x, None, bias)
+        found, bias = [], biased(self.relative_bias, x, None, mask, bias)
         for i in range(len(self)):
             more = {"bias": bias, "memory_bias": memory_bias, "place": self._place(i, positions)}
             found.append(self[i].weights(x, mask, memory, memory_mask, **more))
@@ -121,7 +120,7 @@ class Stack(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Return x and the output of every layer, L + 1 in all: `_ B T D`."""
-        found, bias = [x], biased(self.relative_bias, x, None, bias)
+        found, bias = [x], biased(self.relative_bias, x, None, mask, bias)
         for i in range(len(self)):
             more = {"bias": bias, "memory_bias": memory_bias, "place": self._place(i, positions)}
             found.append(self[i](found[-1], mask, memory, memory_mask, **more))
@@ -131,7 +130,7 @@ class Stack(nn.Module):
         self, x: Tensor, mask: Tensor | None = None, *, bias: Tensor | None = None, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Apply every layer of a stack with mixtures of experts and without a memory; return router logits `L B T E` too."""
-        found, bias = [], biased(self.relative_bias, x, None, bias)
+        found, bias = [], biased(self.relative_bias, x, None, mask, bias)
         for i in range(len(self)):
             x, logits = self[i].routed(x, mask, bias=bias, place=self._place(i, positions))
             found.append(logits)

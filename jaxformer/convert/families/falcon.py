@@ -1,5 +1,5 @@
 """Falcon in transformers' format: multi-query attention beside the feed-forward layer (7B), or groups of heads and two norms
-(40B, 180B, 11B)."""
+(40B, 180B, 11B), or ALiBi in place of rotary positions (RW)."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 from jaxformer.config.models import GPTConfig
 from jaxformer.convert.decoder_keys import ROPE, rope_keys, take_rope
 from jaxformer.convert.family import Family, module_rules, packed_rules
-from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only
+from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType
 from jaxformer.errors import ConfigError
 
 _NAMES = {
@@ -34,7 +34,8 @@ FALCON = Family(
     ignored={"rotary_emb.inv_freq": "the angles of rotary positions, which the model computes"},
 )
 """Family for `GPTConfig(positions="none", rotary="half", tied=True)` without biases of linear layers,
-with `n_kv_heads`, `parallel_residual` and `shared_norm`; projections are fused or separate."""
+with `n_kv_heads`, `parallel_residual` and `shared_norm`, or `rotary="none", relative_bias="alibi_bfloat16"`; projections are
+fused or separate."""
 FALCON_TWO = replace(
     FALCON, name="falcon_two_norms", rules=(*_RULES, *(rule for pair in _TWO_NORMS.items() for rule in module_rules(*pair)))
 )
@@ -51,7 +52,9 @@ def _derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
         found["n_kv_heads"] = 1 if single else found["n_heads"]
     if found["d_ff"] is None:
         found["d_ff"] = 4 * found["d_model"]
-    return found | take_rope(found) | {"shared_norm": found["parallel_residual"] and norms == 1}
+    rope = take_rope(found)
+    rope = rope if found["relative_bias"] == "none" else {"rotary": "none"}  # which transformers makes, and does not use
+    return found | rope | {"shared_norm": found["parallel_residual"] and norms == 1}
 
 
 def _undo(config: GPTConfig) -> dict[str, Any]:
@@ -84,9 +87,7 @@ FALCON_TYPE = ModelType(
         "hidden_dropout": Field("residual_dropout", 0.0),  # torch drops the sum of both branches, or attention's output
         "attention_dropout": Field("attention_dropout", 0.0),
         "tie_word_embeddings": Field("tied", True),
-        "alibi": Only(
-            False, "its slopes are rounded to bfloat16 and divided by the root of a head's width, which ours are not"
-        ),
+        "alibi": Field("relative_bias", False, {False: "none", True: "alibi_bfloat16", None: "none"}),
         **ROPE,
     },
     fixed={"positions": "none", "rotary": "half", "projections": "fused"},

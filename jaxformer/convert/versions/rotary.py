@@ -50,6 +50,7 @@ class Rotary:
 
 GPT_OSS = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
 GPT_OSS |= {"original_max_position_embeddings": 4096}
+MODERNBERT = Rotary(1.6e5, theta_key="global_rope_theta", near=("local_rope_theta", 1e4), flat=False)
 HALF, QUARTER = Rotary(part=0.5), Rotary(part=0.25)
 TYPES: Mapping[str, Rotary] = {
     **dict.fromkeys(("bitnet", "blt", "csm", "ernie4_5", "ernie4_5_moe", "flex_olmo", "llama4_text"), Rotary(5e5)),
@@ -63,7 +64,7 @@ TYPES: Mapping[str, Rotary] = {
     "gpt_oss": Rotary(1.5e5, scaling=GPT_OSS),
     "helium": Rotary(1e5),
     "longcat_flash": Rotary(1e7),
-    "modernbert": Rotary(1.6e5, theta_key="global_rope_theta", near=("local_rope_theta", 1e4), flat=False),
+    **dict.fromkeys(("modernbert", "modernbert-decoder"), MODERNBERT),
     "nomic_bert": Rotary(1e3),
     "olmo3": Rotary(theta_in_5=5e5, near=("rope_theta", 1e4)),
     "persimmon": Rotary(2.5e4, theta_in_5=1e4, part=0.5),

@@ -97,7 +97,9 @@ NULLABLE = {
     ),
     "use_cache": ("ernie4_5",),
 }
-"""Keys of `STRICT` -> model types in which they may be null; in BART nearly every key may, and ids in all."""
+"""Keys of `STRICT` -> model types in which they may be null; in BART nearly every key may, and ids in nearly all types."""
+NEEDED_IDS = {"modernbert-decoder": ("bos_token_id", "pad_token_id")}
+"""Model types -> ids that may not be null."""
 UNTYPED = {
     "bos_token_id": ("t5",),
     "head_dim": ("qwen2",),
@@ -124,7 +126,8 @@ def is_typed(kind: ModelType, key: str) -> bool:
 def may_be_null(kind: ModelType, key: str) -> bool:
     """True if transformers 5 takes null for this key."""
     everywhere = kind.name == "bart" and key not in ("tie_word_embeddings", "use_cache")
-    return everywhere or key.endswith("_token_id") or kind.name in NULLABLE.get(key, ())
+    an_id = key.endswith("_token_id") and key not in NEEDED_IDS.get(kind.name, ())
+    return everywhere or an_id or kind.name in NULLABLE.get(key, ())
 
 
 LAYERS = """full_attention sliding_attention chunked_attention linear_attention indexed_attention window_attention

@@ -51,8 +51,20 @@ LATENTS = [
         r"attention\.(key|value)_up",
         weight_of("value_up", "key_up"),
     ),
-    Mutant("the first units of queries rotated", patch(LatentAttention, _read=rotated_first), "deepseek", ATTENTION),
-    Mutant("scores scaled by the units of the latent alone", config(attention_scale=6**-0.5), "deepseek", ATTENTION),
+    Mutant(
+        "the first units of queries rotated",
+        patch(LatentAttention, _read=rotated_first),
+        "deepseek",
+        ATTENTION,
+        "permute.join_reversed 'at=`torch.cat*'",
+    ),
+    Mutant(
+        "scores scaled by the units of the latent alone",
+        config(attention_scale=6**-0.5),
+        "deepseek",
+        ATTENTION,
+        "attention.solved how=scaled value=1.291 'at=*.softmax(-1)*'",
+    ),
     Mutant(
         "the latents' epsilon that of the other norms",
         config(latent_norm_epsilon=1e-5),

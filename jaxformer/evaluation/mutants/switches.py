@@ -200,6 +200,7 @@ BIASES = [
         patch(attention, distance_scores=of_one_side),
         "masked",
         "attention",
+        "operations.operand_alone ordinal=first 'at=`of_queries.gather*'",
     ),
     Mutant(
         "distances from keys to queries",

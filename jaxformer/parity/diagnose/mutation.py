@@ -1,5 +1,6 @@
 """Mutations as data: one change of torch's code, the edit that applies it to a run, and the words that describe it."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,8 @@ Its fields are `{0}`, `{1}` for the targets or `{targets}` for all of them, `{va
 the mutation's arguments by their names. Instead of one template: a mapping of templates by the value of the argument `how`, or
 a function from the arguments and `value` to a template.
 """
+NUMBERS = re.compile(r"\b\d+\b")
+"""Numbers in a name, as that of a layer in `blocks.3.attention`."""
 DELETES, USUAL, REPEATS, GIVEN = 0, 1, 2, 3
 """Costs of changes: something is missing, any other change, something is done twice or is added, what is given is another. Of
 candidates that explain as much, the cheapest comes first."""
@@ -66,6 +69,13 @@ class Mutation:
     def key(self) -> "Mutation":
         """Mutation without the number that was solved for."""
         return replace(self, value=None)
+
+    @property
+    def in_any_layer(self) -> "Mutation":
+        """Mutation without its number, and without the numbers of layers in the names of modules."""
+        targets = tuple(each if each.file else replace(each, label=NUMBERS.sub("*", each.label)) for each in self.targets)
+        args = tuple((name, NUMBERS.sub("*", value) if isinstance(value, str) else value) for name, value in self.args)
+        return replace(self, targets=targets, args=args, value=None)
 
     @property
     def place(self) -> tuple[str, tuple[Target, ...]]:

@@ -231,7 +231,7 @@ class Registry:
         for op in self.replay.operations:
             if isinstance(op.output, (tuple, list)):
                 yield from self.of_op(op, operations.outputs)
-        plain = operations.activations, arguments.epsilons, *PARTS, operations.omissions, operations.exchanges
+        plain = operations.activations, arguments.epsilons, *PARTS, operations.omissions, operations.exchanges, permute.joins
         yield from self.by_kind(*plain, *ONE, *AXES)
 
     def limits(self) -> Proposals:

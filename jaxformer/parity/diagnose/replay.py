@@ -6,7 +6,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
 from typing import Any
@@ -168,14 +168,12 @@ class Replay:
                 watched = partial(self._child, path, module.forward, calls)
                 stack.enter_context(mock.patch.object(module, "forward", wraps(module.forward)(watched)))
             stack.callback(self._restore)
-            try:
+            with suppress(Reached):
                 with mutated or nullcontext():
                     output = self.run_model() if self.owner == CALL else self._own()
                 self._watch(self.owner, "output", output)
                 if self.place == ArrayKey(self.owner, "output", self.place.number):
                     self.found = arrays_in(output)[self.place.number]
-            except Reached:
-                pass
         if self.found is None:
             return None
         with running():  # the children's own `forward` is in place again
@@ -241,9 +239,11 @@ class Replay:
         self._watch(site, "inputs", (args, kwargs))
         makes = site == self.place.site or below(self.place.site.path, path)
         known = self.given if makes else self.later | self.given
-        if self.watched is not None and self._is_open(site):
-            self._watch(site, "output", forward(*args, **kwargs))
-        output = known[site] if site in known else forward(*args, **kwargs)
+        is_open = self.watched is not None and self._is_open(site)
+        output = forward(*args, **kwargs) if is_open or site not in known else None
+        if is_open:
+            self._watch(site, "output", output)
+        output = known.get(site, output)
         if self.place == ArrayKey(site, "output", self.place.number):
             self._reach(arrays_in(output))
         if not makes and site in self.boundaries:

@@ -103,7 +103,8 @@ class Search:
         return self._told(self._first_found() if self.is_possible else [])
 
     def as_before(self) -> Diagnosis:
-        """Return a mutation that explained another difference of the session, if it explains this one."""
+        """Return a mutation that explained another difference of the session, if it explains this one, in the same layer or in
+        another."""
         known = self.budget.session.confirmed
         return self._told(self._first_known(known) if known and self.is_possible else [])
 
@@ -121,8 +122,9 @@ class Search:
         return Diagnosis(tuple(best), tried=self.budget.tried, spent=self.budget.is_spent, nearly=self.nearly)
 
     def _first_known(self, known: Mapping[Any, float]) -> list[Candidate]:
+        alike = {mutation.in_any_layer: value for mutation, value in known.items()}
         for proposal in every(self.replay, self.budget.session):
-            if (value := known.get(proposal.mutation)) is not None:
+            if (value := alike.get(proposal.mutation.in_any_layer)) is not None:
                 fixed = proposal.at(value)
                 if (residual := off(self.array(fixed), self.jax)) <= self.limit:
                     others = cross_check(self.replay, fixed, self.limit)

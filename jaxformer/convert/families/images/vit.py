@@ -8,7 +8,7 @@ from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.axes import Part
 from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
 from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only, Same, Task
-from jaxformer.errors import ConversionError
+from jaxformer.errors import ConfigError, ConversionError
 
 PATCHES = "d c P Q -> (c P Q) d"
 """Layout of a convolution's weight whose stride is one patch."""
@@ -247,6 +247,17 @@ DINOV2_TYPE = ModelType(
     derive=of_ratio,
     undo=ratio_keys,
 )
+
+
+def _with_registers(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    if not found["register_tokens"]:
+        raise ConfigError(
+            "num_register_tokens = 0 makes a DINOv2 with an empty tensor; write model_type = 'dinov2', and leave out "
+            "embeddings.register_tokens"
+        )
+    return of_ratio(found, names)
+
+
 DINOV2_WITH_REGISTERS = replace(DINOV2, name="dinov2_with_registers")
 """Family for DINOv2's configuration with `register_tokens=4`."""
 DINOV2_WITH_REGISTERS_TYPE = replace(
@@ -259,6 +270,7 @@ DINOV2_WITH_REGISTERS_TYPE = replace(
         "patch_size": Field("patch_size", 16),
     },
     fixed={"mask_token": True},
+    derive=_with_registers,
     model="Dinov2WithRegistersModel",
     base="Dinov2WithRegistersModel",
     prefix="dinov2_with_registers.",
