@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
-from jaxformer.config.combinations import ReadWith, check_read
+from jaxformer.config.combinations import ReadWith, check_no_layer_embedding, check_read
 from jaxformer.config.configuration import FixedTable, configuration
 from jaxformer.config.embeddings import EmbeddingConfig, Positions, check_embeddings, check_positions
-from jaxformer.config.first_layers import DenseLayersConfig, FirstLayersConfig, check_dense_layers, check_first_layer
+from jaxformer.config.layer_kinds import FirstLayersConfig, LayerKindsConfig, check_first_layer, check_layer_kinds
 from jaxformer.errors import ConfigError
 from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
@@ -55,7 +55,7 @@ class ModelConfig(BlockConfig, EmbeddingConfig):
 
 
 @configuration
-class GPTConfig(ModelConfig, DenseLayersConfig):
+class GPTConfig(ModelConfig, LayerKindsConfig):
     """Decoder-only language model."""
 
     tied: bool = False
@@ -81,7 +81,7 @@ class GPTConfig(ModelConfig, DenseLayersConfig):
                     f"{name} = {getattr(self, name)} is not read with n_experts = 0; set n_experts, or leave it out"
                 )
         check_first_layer(self)
-        check_dense_layers(self)
+        check_layer_kinds(self)
         if self.balance_loss and (self.router_correction or self.expert_groups > 1):
             raise ConfigError(
                 f"balance_loss = {self.balance_loss} counts the experts with the largest scores, which router_correction and "
@@ -127,6 +127,7 @@ class EncoderConfig(ModelConfig, FirstLayersConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_no_layer_embedding(self)
         check_size("token_types", self.token_types, least=0)
         check_flag("causal", self.causal)
         for name in ("pooler", "head_transform", "head_dense_bias"):
@@ -195,6 +196,7 @@ class EncoderDecoderConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_no_layer_embedding(self)
         for name in ("n_decoder_layers", "source_vocab_size", "source_features", "source_context"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))

@@ -13,7 +13,7 @@ from jaxformer.nn.feedforward import ACTIVATIONS
 from jaxformer.nn.heads import make_head
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norms import make_norm
-from jaxformer.nn.two_stacks import make_stack
+from jaxformer.nn.stacks import make_stack
 from jaxformer.validation.arrays import Tokens, as_array, check_ids
 from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_token_types
 

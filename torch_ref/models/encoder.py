@@ -11,7 +11,7 @@ from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.feedforward import ACTIVATIONS
 from torch_ref.nn.heads import make_head
 from torch_ref.nn.norms import make_norm
-from torch_ref.nn.two_stacks import make_stack
+from torch_ref.nn.stacks import make_stack
 
 
 class Encoder(nn.Module):
