@@ -129,6 +129,10 @@ def read_by_layer(
     if unknown := sorted(parameters.keys() - LAYERS.keys()):
         raise ConfigError(f"{', '.join(unknown)} of its rotary positions is not known; take it out if it changes no output")
     fields, local = (read_rope(it, found["context"]) for it in (whole, near))
+    if fields.get("rotary_truncate") is False:
+        raise ConfigError(
+            "truncate = False of rotary positions by layer is not read by transformers; take it out, or write true"
+        )
     if found["window"] is not None and local != fields:
         if local["rotary_scaling"] != "none":
             raise ConfigError(f"rope_type = {local['rotary_scaling']!r} of layers with a window is not supported (default is)")
