@@ -60,7 +60,7 @@ LAYERS = [
         patch(layer_embeddings.LayerInput, __call__=ungated),
         "sharing",
         "layer_input",
-        "operations.operand_alone ordinal=first 'at=`ACTIVATIONS*'",
+        "operations.operand_alone ordinal=second 'at=`ACTIVATIONS*'",
     ),
     Mutant(
         "a layer's output without its factor",
@@ -74,8 +74,20 @@ LAYERS = [
 ]
 BESIDE = [
     Mutant("values that are normed keys", patch(MultiHeadAttention, keys_values=after_the_norm), "beside", FULL),
-    Mutant("experts without their factors", reads_as(1.0, "expert_scale.scale"), "beside", "expert_scale"),
-    Mutant("the router's input undivided", patch(experts.ExpertNorms, before=undivided), "beside", "feed_forward"),
+    Mutant(
+        "experts without their factors",
+        reads_as(1.0, "expert_scale.scale"),
+        "beside",
+        "expert_scale",
+        "parameters.read how=ones at=weight",
+    ),
+    Mutant(
+        "the router's input undivided",
+        patch(experts.ExpertNorms, before=undivided),
+        "beside",
+        r"feed_forward\.norms",
+        "sum.factors 'router_norm=0.2041, 1'",
+    ),
 ]
 
 MUTANTS = (*LAYERS, *BESIDE)
