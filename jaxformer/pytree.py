@@ -48,6 +48,22 @@ def is_stacked(name: str) -> bool:
     return re.search(rf"\b{STACKED}(?!\d)", name) is not None
 
 
+def is_apart(leaf: Any) -> bool:
+    """True if a leaf of all layers is a tuple with an array per layer, and not one array with a layer axis."""
+    return isinstance(leaf, tuple)
+
+
+def layer_of(tree: PyTree, i: int) -> PyTree:
+    """Select the leaves of layer i."""
+    return jax.tree.map(lambda leaf: leaf[i], tree, is_leaf=is_apart)
+
+
+def take_layers_apart(tree: PyTree) -> PyTree:
+    """Return the model with an array per layer instead of stacked arrays, of which a loop would copy a slice each time."""
+    apart = map_named(lambda name, leaf: tuple(leaf) if is_stacked(name) else leaf, tree)
+    return jax.lax.optimization_barrier(apart)
+
+
 def layer_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
     """Return every leaf's shape without the layer axis."""
     leaves = named_leaves(tree).items()

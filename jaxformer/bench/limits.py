@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.bench.problems import Training, Writing
-from jaxformer.config.first_layers import first_blocks, other_blocks
-from jaxformer.config.models import BlockConfig, EncoderDecoderConfig, ModelConfig
+from jaxformer.config.layer_kinds import Run, cached_numbers, runs_of
+from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
 from jaxformer.config.settings import BeamConfig
 from jaxformer.errors import InputError
 
@@ -190,10 +190,11 @@ class Weights(NamedTuple):
     """Operations for each token that a token attends to."""
 
 
-def weights_of(config: BlockConfig) -> Weights:
-    """Count the weights of a block."""
+def weights_of(run: Run) -> Weights:
+    """Count the weights of a block of a run of layers alike."""
+    config = run.config
     d_model, heads, width = config.d_model, config.n_heads, config.head_width
-    queries, read = d_model * heads * width, 2 * d_model * config.kv_heads * width
+    queries, read = d_model * heads * width, run.weights_of_keys * d_model * config.kv_heads * width
     mixed = heads * config.value_width
     if config.kv_latent is not None:
         _, held = config.cached_heads
@@ -202,16 +203,12 @@ def weights_of(config: BlockConfig) -> Weights:
         queries = queries if config.query_latent is None else config.query_latent * (d_model + heads * width)
     own = queries + (d_model * mixed if config.output_projection else 0)
     feed_forward, left, layer = (2 + config.gated) * d_model * config.d_ff, 0, (2 + config.gated) * d_model
+    beside = 3 * d_model * config.layer_embedding
     if config.n_experts:
         left = (config.n_experts - config.experts_per_token) * feed_forward
         shared = layer * config.shared_d_ff + d_model * config.shared_gate
         feed_forward = config.experts_per_token * feed_forward + d_model * config.n_experts + shared
-    return Weights(own, read, feed_forward, left, 2 * heads * width + 2 * mixed)
-
-
-def stacks_of(config: ModelConfig) -> list[ModelConfig]:
-    """Return the configurations of a model's layers: one, or that of its first layers and that of the others."""
-    return [first_blocks(config), other_blocks(config)] if getattr(config, "first_layers", 0) else [config]
+    return Weights(own, read, feed_forward + beside, left, 2 * heads * width + 2 * mixed)
 
 
 def forward_flops(config: ModelConfig, rows: int, source: int, target: int) -> float:
@@ -220,10 +217,10 @@ def forward_flops(config: ModelConfig, rows: int, source: int, target: int) -> f
     """
     head = 2 * config.d_model * config.vocab_size
     if not isinstance(config, EncoderDecoderConfig):
-        stacks = ((it.n_layers, weights_of(it)) for it in stacks_of(config))
+        stacks = ((it.config.n_layers, weights_of(it)) for it in runs_of(config))
         layers = sum(n * (2 * (own + read + feed) + scores * target) for n, (own, read, feed, _, scores) in stacks)
         return rows * target * (layers + head)
-    own, read, feed_forward, _, scores = weights_of(config)
+    own, read, feed_forward, _, scores = weights_of(Run(config))
     block = own + read + feed_forward
     encoder = source * config.n_layers * (2 * block + scores * source)
     decoder = target * (2 * (block + own) + scores * (target + source)) + source * 2 * read
@@ -232,7 +229,7 @@ def forward_flops(config: ModelConfig, rows: int, source: int, target: int) -> f
 
 def matrices(config: ModelConfig) -> int:
     """Count the weights that a token is multiplied with."""
-    stacks = [(it.n_layers, weights_of(it)) for it in stacks_of(config)]
+    stacks = [(it.config.n_layers, weights_of(it)) for it in runs_of(config)]
     if isinstance(config, EncoderDecoderConfig):
         stacks = [(config.decoder.n_layers, it._replace(own=2 * it.own)) for _, it in stacks]
     return sum(n * (it.own + it.read + it.feed_forward) for n, it in stacks) + config.d_model * config.vocab_size
@@ -240,12 +237,13 @@ def matrices(config: ModelConfig) -> int:
 
 def parameters(config: ModelConfig) -> int:
     """Count all parameters except biases and norms."""
-    stacks = [(it.n_layers, weights_of(it)) for it in stacks_of(config)]
+    stacks = [(it.config.n_layers, weights_of(it)) for it in runs_of(config)]
     layers = sum(n * (it.own + it.read + it.feed_forward + it.experts_left) for n, it in stacks)
     if not isinstance(config, EncoderDecoderConfig):
         tables = 1 if getattr(config, "tied", False) else 2
         places = config.context if config.positions == "learned" else 0
-        return layers + (tables * config.vocab_size + places) * config.d_model
+        by_layer = config.vocab_size * config.n_layers * config.layer_embedding
+        return layers + (tables * config.vocab_size + places) * config.d_model + by_layer
     tables = config.source_vocab_size or 0
     tables += config.vocab_size * (1 if config.tied else 2)
     ((_, it),) = stacks
@@ -255,7 +253,7 @@ def parameters(config: ModelConfig) -> int:
 def writing_cost(problem: Writing) -> Cost:
     """Compute the cost of writing: a token reads all weights once, for any number of rows, and the key-value cache once."""
     config, (rows, prompt), tokens = problem.model, problem.prompts.shape, problem.n_tokens
-    kept = config.cached_numbers * config.n_layers
+    kept = cached_numbers(config)
     if problem.pad is None:
         lengths = tokens * (prompt + tokens / 2)
         flops = forward_flops(config, rows, 0, prompt + tokens)

@@ -16,7 +16,8 @@ from jaxformer.bench.problems import WEIGHTS, Arrays, Training
 from jaxformer.bench.torch_gpt import GPT, use_faster_count
 from jaxformer.config.models import GPTConfig
 from torch_ref.models import build
-from torch_ref.nn.attention import MultiHeadAttention, merge_heads
+from torch_ref.nn.attention import MultiHeadAttention
+from torch_ref.nn.cache import merge_heads
 from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.training.loop import draw_windows, fit, next_token_loss
 from torch_ref.training.optimizers import make_optimizer

@@ -21,6 +21,7 @@ from jaxformer.checkpoints.hf import Checkpoint, find_model_type, tensor_names, 
 from jaxformer.checkpoints.opened import SAVED_REMEDY, saved_config
 from jaxformer.checkpoints.written import TOKENIZER_FILES
 from jaxformer.config.dual import AnyModelConfig, DualEncoderConfig
+from jaxformer.config.layer_kinds import cached_numbers
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.config.shown import given_fields
 from jaxformer.config.vision import VisionEncoderConfig
@@ -232,10 +233,9 @@ def cache_bytes(config: AnyModelConfig, itemsize: int) -> int:
     """Bytes of the key-value cache for one text of full length; 0 for an encoder, which has no cache."""
     if not isinstance(config, GPTConfig | EncoderDecoderConfig):
         return 0
-    per_token = config.cached_numbers * itemsize
     if isinstance(config, EncoderDecoderConfig):
-        return config.decoder.n_layers * per_token * (config.context + config.source.context)
-    return config.n_layers * per_token * config.context
+        return cached_numbers(config.decoder) * itemsize * (config.context + config.source.context)
+    return cached_numbers(config) * itemsize * config.context
 
 
 def as_bytes(n: int) -> str:

@@ -49,6 +49,8 @@ FLAGS = (
     "shared_norm",
     "qkv_bias",
     "key_bias",
+    "value_projection",
+    "value_norm",
     "output_projection",
     "output_bias",
     "feed_forward_bias",
@@ -59,6 +61,7 @@ FLAGS = (
     "sinks",
     "relative_per_layer",
     "relative_norm",
+    "output_scale",
     "shared_layers",
     "remat",
 )
@@ -114,12 +117,21 @@ class BlockConfig(RotaryConfig, LatentConfig, ExpertsConfig):
     layer_scale: float | None = None
     """Layer scale: a learned factor of each unit of a sub-layer's output, which starts at this number (Touvron et al. 2021;
     DINOv2). None: none."""
+    output_scale: bool = False
+    """Factor of a block's output, one number that is not trained (Gemma 4)."""
+    layer_embedding: int = 0
+    """Width P of an embedding of each token for every layer, which a gate of the layer's output lets through (per-layer
+    embeddings, Gemma 4). 0: none."""
     projections: Projections = "separate"
     """Query, key and value of self-attention as three matrices (separate) or as one (fused)."""
     qkv_bias: bool = True
     """Bias of the query, key and value projections; with kv_latent, of the projections to latents."""
     key_bias: bool = True
     """Bias of the key projection; False: queries and values alone have one (Whisper)."""
+    value_projection: bool = True
+    """Projection of values. False: the projected keys, before their norm and rotation, are values too (Gemma 4)."""
+    value_norm: bool = False
+    """RMSNorm of the values of each head, without a gain (Gemma 4)."""
     output_projection: bool = True
     """Output projection after attention, which mixes the heads."""
     output_bias: bool = True
@@ -187,6 +199,7 @@ class BlockConfig(RotaryConfig, LatentConfig, ExpertsConfig):
         for name in ("d_model", "n_layers", "n_heads"):
             check_size(name, getattr(self, name))
         check_size("d_ff", self.d_ff, least=0)
+        check_size("layer_embedding", self.layer_embedding, least=0)
         if self.head_dim is None:
             check_divides("n_heads", self.n_heads, "d_model", self.d_model)
         else:

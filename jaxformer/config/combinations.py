@@ -18,7 +18,7 @@ READ_WITH: ReadWith = {
     "qk_norm_after_rotary": ("rotary", ROTATED),
     "rotary_window_base": ("rotary", ROTATED),
     "rotary_scaling": ("rotary", ROTATED),
-    "rotary_factor": ("rotary_scaling", ("linear", "dynamic", "llama3", "yarn", "longrope")),
+    "rotary_factor": ("rotary_scaling", ("linear", "dynamic", "llama3", "yarn", "longrope", "proportional")),
     "rotary_original_context": ("rotary_scaling", ("dynamic", "llama3", "yarn", "longrope")),
     "rotary_low_frequency_factor": ("rotary_scaling", ("llama3",)),
     "rotary_high_frequency_factor": ("rotary_scaling", ("llama3",)),
@@ -28,6 +28,7 @@ READ_WITH: ReadWith = {
     "rotary_attention_factor": ("rotary_scaling", ("yarn", "longrope")),
     "rotary_short_factors": ("rotary_scaling", ("longrope",)),
     "rotary_long_factors": ("rotary_scaling", ("longrope",)),
+    "rotary_pairs": ("rotary_scaling", ("proportional",)),
     "relative_buckets": ("relative_bias", ("t5", "disentangled")),
     "relative_distance": ("relative_bias", ("t5", "disentangled")),
     "relative_norm": ("relative_bias", ("disentangled",)),
@@ -112,6 +113,8 @@ def _check_heads(config: Any) -> None:
     for name in ("qk_norm_bias", "norm_unit_offset"):
         if config.qk_norm and not config.qk_norm_affine and getattr(config, name):
             raise ConfigError(f"{name} = True is not read with qk_norm_affine = False; set qk_norm_affine = True")
+    if not config.value_projection and config.projections == "fused":
+        raise ConfigError("value_projection = False needs projections = 'separate': one matrix is queries, keys and values")
     if not config.key_bias and config.projections == "fused":
         raise ConfigError("key_bias = False needs projections = 'separate': one bias is for queries, keys and values together")
     if not config.output_projection and config.output_bias:
@@ -157,3 +160,11 @@ def _check_scaling(config: Any) -> None:
             raise ConfigError(
                 f"{low} = {getattr(config, low)} is not below {high} = {getattr(config, high)}; give a smaller one"
             )
+
+
+def check_no_layer_embedding(config: Any) -> None:
+    """Raise ConfigError for embeddings of every layer, which a decoder-only model alone has."""
+    if config.layer_embedding:
+        raise ConfigError(
+            f"layer_embedding = {config.layer_embedding} is for a GPT, whose layers all see one text; leave it out"
+        )

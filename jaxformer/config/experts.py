@@ -43,6 +43,11 @@ class ExpertsConfig:
     """Width of a shared expert, which sees every token (Qwen 2). 0: none."""
     shared_gate: bool = False
     """Multiply the shared expert's output by the sigmoid of a linear gate."""
+    expert_norms: bool = False
+    """Norms of what the router, the experts and the shared expert read, and of what experts and shared expert give, in place of
+    one norm before all (Gemma 4)."""
+    expert_scale: bool = False
+    """Learned factor of the weight of each expert (Gemma 4)."""
     experts: ExpertPath = "auto"
     """Execution. dense: every expert computes every token; grouped: each expert computes its own tokens, for which there is no
     forward-mode derivative; auto: grouped from four experts per chosen one on, except on a mesh."""
@@ -60,7 +65,7 @@ def check_experts(config: Any) -> None:
     check_choice("group_score", config.group_score, get_args(GroupScore))
     for name in ("expert_groups", "groups_per_token"):
         check_size(name, getattr(config, name))
-    for name in ("router_normalised", "router_bias", "router_correction", "shared_gate"):
+    for name in ("router_normalised", "router_bias", "router_correction", "shared_gate", "expert_norms", "expert_scale"):
         check_flag(name, getattr(config, name))
     check_number("router_scale", config.router_scale, 0, open_below=True)
     check_size("shared_d_ff", config.shared_d_ff, least=0)
@@ -82,6 +87,10 @@ def _check_mixture(config: Any) -> None:
         )
     if config.shared_gate and not config.shared_d_ff:
         raise ConfigError("shared_gate = True is not read with shared_d_ff = 0; set shared_d_ff, or leave it out")
+    if config.expert_norms and (config.parallel_residual or config.norm_position != "sandwich"):
+        raise ConfigError("expert_norms = True needs norm_position = 'sandwich' and no parallel_residual; leave it out")
+    if config.expert_norms and not config.shared_d_ff:
+        raise ConfigError("expert_norms = True needs shared_d_ff, the width of the feed-forward layer beside the experts")
     _check_groups(config)
     if config.router == "top_k_softmax" and config.router_normalised:
         raise ConfigError("router_normalised = True is not read with router = 'top_k_softmax', whose weights add up to 1")

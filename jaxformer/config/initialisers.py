@@ -59,9 +59,9 @@ def normal(path: str, shapes: Shapes, config: StackConfig) -> Initialiser:
 def gpt2(path: str, shapes: Shapes, config: StackConfig) -> Initialiser:
     """`normal`, with the kernels that write to the residual stream scaled by 1/sqrt(number of residual additions) (Radford et
     al. 2019, section 2.3)."""
-    if not path.endswith((".out.kernel", ".down.kernel")):
+    if not path.endswith((".out.kernel", ".down.kernel", ".layer_input.up.kernel")):
         return normal(path, shapes, config)
-    sums = 2 * config.n_layers
+    sums = (2 + bool(config.layer_embedding)) * config.n_layers
     if isinstance(config, EncoderDecoderConfig) and path.startswith("decoder."):
         sums = 3 * config.decoder.n_layers
     return Initialiser("normal", 0.02 / math.sqrt(sums))
@@ -94,6 +94,8 @@ def initialisers(config: AnyModelConfig, shapes: Shapes) -> dict[str, Initialise
     def of(path: str) -> Initialiser:
         if path.endswith("_layer_scale.scale"):
             return Initialiser("constant", config.layer_scale or 1.0)
+        if path.endswith(("output_scale.scale", "expert_scale.scale")):
+            return ONES
         if path.endswith(".scale"):
             return ZEROS if config.norm_unit_offset else ONES
         if path.endswith(".bias") and kernel_of(path) not in shapes:

@@ -34,6 +34,8 @@ WITHOUT: dict[str, object] = {
     "n_kv_heads": None,
     "projections": "separate",
     "key_bias": True,
+    "value_projection": True,
+    "value_norm": False,
     "output_projection": True,
     "attention_softcap": None,
     "clip_qkv": None,

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
-from jaxformer.config.combinations import ReadWith, check_read
+from jaxformer.config.combinations import ReadWith, check_no_layer_embedding, check_read
 from jaxformer.config.configuration import FixedTable, configuration
 from jaxformer.config.embeddings import EmbeddingConfig, Positions, check_embeddings, check_positions
-from jaxformer.config.first_layers import DenseLayersConfig, FirstLayersConfig, check_dense_layers, check_first_layer
 from jaxformer.config.heads import HeadTransformConfig, check_head_transform
+from jaxformer.config.layer_kinds import FirstLayersConfig, LayerKindsConfig, check_first_layer, check_layer_kinds
 from jaxformer.errors import ConfigError
 from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
@@ -57,7 +57,7 @@ class ModelConfig(BlockConfig, EmbeddingConfig):
 
 
 @configuration
-class GPTConfig(ModelConfig, DenseLayersConfig, HeadTransformConfig):
+class GPTConfig(ModelConfig, LayerKindsConfig, HeadTransformConfig):
     """Decoder-only language model."""
 
     tied: bool = False
@@ -84,7 +84,7 @@ class GPTConfig(ModelConfig, DenseLayersConfig, HeadTransformConfig):
                     f"{name} = {getattr(self, name)} is not read with n_experts = 0; set n_experts, or leave it out"
                 )
         check_first_layer(self)
-        check_dense_layers(self)
+        check_layer_kinds(self)
         if self.balance_loss and (self.router_correction or self.expert_groups > 1):
             raise ConfigError(
                 f"balance_loss = {self.balance_loss} counts the experts with the largest scores, which router_correction and "
@@ -128,6 +128,7 @@ class EncoderConfig(ModelConfig, FirstLayersConfig, HeadTransformConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_no_layer_embedding(self)
         check_size("token_types", self.token_types, least=0)
         for name in ("causal", "pooler"):
             check_flag(name, getattr(self, name))
@@ -186,6 +187,7 @@ class EncoderDecoderConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_no_layer_embedding(self)
         for name in ("n_decoder_layers", "source_vocab_size", "source_features", "source_context"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))

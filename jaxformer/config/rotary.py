@@ -8,7 +8,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.validation.fields import check_choice, check_flag, check_number, check_size
 
 Rotary = Literal["none", "half", "interleaved"]
-RotaryScaling = Literal["none", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RotaryScaling = Literal["none", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,22 @@ class LongRopeScaling:
     attention_factor: float | None
 
 
-Scaling = LinearScaling | DynamicScaling | Llama3Scaling | YarnScaling | LongRopeScaling
+@dataclass(frozen=True)
+class ProportionalScaling:
+    """Proportional angles: the first pairs alone turn, by angles that are divided by the factor; the others stay."""
+
+    factor: float
+    pairs: int
+
+
+Scaling = LinearScaling | DynamicScaling | Llama3Scaling | YarnScaling | LongRopeScaling | ProportionalScaling
 SCALINGS: dict[str, type[Scaling]] = {
     "linear": LinearScaling,
     "dynamic": DynamicScaling,
     "llama3": Llama3Scaling,
     "yarn": YarnScaling,
     "longrope": LongRopeScaling,
+    "proportional": ProportionalScaling,
 }
 """Scaling of the rotary angles by its name in `rotary_scaling`; its fields are those with the prefix `rotary_`."""
 
@@ -104,7 +113,8 @@ class RotaryConfig:
     rotary_scaling: RotaryScaling = "none"
     """Scaling of the rotary angles for longer contexts. linear: all by the factor; dynamic: by a base that grows with the
     longest position of a call; llama3: long waves only, with a smooth transition; yarn: by a ramp over the pairs (Peng et al.
-    2023); longrope: by a divisor for each pair (Ding et al. 2024)."""
+    2023); longrope: by a divisor for each pair (Ding et al. 2024); proportional: by the factor, and the first rotary_pairs of a
+    head alone turn (Gemma 4)."""
     rotary_factor: float | None = None
     """Ratio of the longest context with scaling to the longest one without."""
     rotary_original_context: int | None = None
@@ -126,6 +136,9 @@ class RotaryConfig:
     """longrope: divisors of the angles of each pair in calls whose positions are all within the original context."""
     rotary_long_factors: tuple[float, ...] | None = None
     """longrope: divisors of the angles of each pair in all other calls."""
+
+    rotary_pairs: int | None = None
+    """proportional: number of pairs that turn, from the first on; the others have the angle 0."""
 
     def rotary_of(self, head_width: int) -> RotaryEmbedding | None:
         """Return the rotary positions of heads of this width as a value; None if there are none."""
@@ -163,6 +176,8 @@ def check_rotary(config: Any) -> None:
             check_number(name, getattr(config, name), 1, open_below=True)
     if config.rotary_original_context is not None:
         check_size("rotary_original_context", config.rotary_original_context)
+    if config.rotary_pairs is not None:
+        check_size("rotary_pairs", config.rotary_pairs, least=0)
     pattern = config.rotary_pattern
     if pattern is not None and (not isinstance(pattern, tuple) or {*map(type, pattern)} != {bool} or len({*pattern}) != 2):
         raise ConfigError(
@@ -183,6 +198,9 @@ def check_rotated(config: Any) -> None:
         )
     if config.rotary_scaling == "dynamic" and dim < LEAST_DYNAMIC:
         raise ConfigError(f"rotary_scaling = 'dynamic' needs {LEAST_DYNAMIC} rotated units of a head, and there are {dim}")
+    of_head = getattr(config, "full_head_dim", None) is None  # else of layers of another width
+    if of_head and config.rotary_pairs is not None and config.rotary_pairs > dim // 2:
+        raise ConfigError(f"rotary_pairs = {config.rotary_pairs} are more than the {dim // 2} pairs of a head; give fewer")
     for name in ("rotary_short_factors", "rotary_long_factors"):
         if (factors := getattr(config, name)) is None:
             continue

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
-from jaxformer.config.combinations import ReadWith, check_read
+from jaxformer.config.combinations import ReadWith, check_no_layer_embedding, check_read
 from jaxformer.config.configuration import configuration
 from jaxformer.config.models import Init
 from jaxformer.config.rotary import RotaryEmbedding
@@ -69,6 +69,7 @@ class VisionEncoderConfig(BlockConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_no_layer_embedding(self)
         for name in ("image_size", "patch_size"):
             check_pair(name, getattr(self, name))
         if any(patch > image for patch, image in zip(self.patch_size, self.image_size, strict=True)):

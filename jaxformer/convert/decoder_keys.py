@@ -91,12 +91,22 @@ def is_read(name: str, scaling: str) -> bool:
 
 def rope_parameters(config: BlockConfig) -> dict[str, Any]:
     """Return `rope_parameters` for a configuration, the inverse of `read_rope`."""
+    if config.rotary_scaling == "proportional":
+        return proportional(config)
     kinds = {own: word for word, own in SCALINGS.items() if word != "su"}
     numbers = {key: getattr(config, name) for name, key in NUMBERS.items() if is_read(name, config.rotary_scaling)}
     if config.rotary_scaling == "dynamic":
         del numbers["original_max_position_embeddings"]  # transformers has max_position_embeddings for it
     numbers = {key: list(value) if isinstance(value, tuple) else value for key, value in numbers.items() if value is not None}
     return {"rope_type": kinds[config.rotary_scaling], "rope_theta": config.rotary_base, **numbers}
+
+
+def proportional(config: BlockConfig) -> dict[str, Any]:
+    """Return `rope_parameters` of proportional angles, of which the first pairs of a head alone turn."""
+    width = getattr(config, "full_head_dim", None) or config.head_width
+    factor = {} if config.rotary_factor == 1 else {"factor": config.rotary_factor}
+    part = 2 * (config.rotary_pairs or 0) / width
+    return {"rope_type": "proportional", PART: part, "rope_theta": config.rotary_base} | factor
 
 
 def rope_keys(config: BlockConfig, *, part: bool = False) -> dict[str, Any]:
@@ -119,6 +129,10 @@ def read_by_layer(
     if unknown := sorted(parameters.keys() - LAYERS.keys()):
         raise ConfigError(f"{', '.join(unknown)} of its rotary positions is not known; take it out if it changes no output")
     fields, local = (read_rope(it, found["context"]) for it in (whole, near))
+    if fields.get("rotary_truncate") is False:
+        raise ConfigError(
+            "truncate = False of rotary positions by layer is not read by transformers; take it out, or write true"
+        )
     if found["window"] is not None and local != fields:
         if local["rotary_scaling"] != "none":
             raise ConfigError(f"rope_type = {local['rotary_scaling']!r} of layers with a window is not supported (default is)")

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.dual import DualEncoderConfig
-from jaxformer.config.first_layers import FirstLayersConfig
+from jaxformer.config.layer_kinds import starts_of
 from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part, to_jax_axes, to_torch_axes
 from jaxformer.convert.patterns import Pattern, Shape, read_pattern
@@ -19,6 +19,8 @@ from jaxformer.validation.fields import check_kind, check_size
 LAYER = "{layer}", "{later}", "{one}"
 """Places of a layer's number in a torch name: counted from the stack's first layer, or from the model's; none in a stack of
 one layer."""
+PART = "{part}"
+"""Place of the number of a stack among several, in a start of names."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,9 @@ class Family:
     name: str
     stacks: Mapping[str, str]
     """Start of a JAX name -> start of its torch names. With `{layer}` in the torch name, it is the start of a stack, with
-    `{later}` of one whose layers torch counts on from the model's `first_layers`, with `{one}` of a stack of one layer, which
-    torch does not number, else only of names. If several fit, the longest counts."""
+    `{later}` of one of several stacks, whose layers torch counts from the model's first one on, with `{one}` of a stack of one
+    layer, which torch does not number, else only of names. `{part}` in both is the number of one of several stacks. If several
+    fit, the longest counts."""
     rules: tuple[Rule, ...]
     """Rules; the first one that fits a name counts. A rule that spells out a stacked JAX name has `{layer}` in its torch
     name."""
@@ -121,7 +124,7 @@ class Family:
         if isinstance(config, BlockConfig):
             known = {"N": config.n_heads, "K": config.kv_heads, "G": config.n_heads // config.kv_heads, "H": config.head_width}
             known |= {"E": config.n_experts} if config.n_experts else {}
-            known |= {"first": config.first_layers} if isinstance(config, FirstLayersConfig) and config.first_layers else {}
+            known |= {f"part {n}": start for n, start in enumerate(starts_of(config)) if start}
         vision = config.vision if isinstance(config, DualEncoderConfig) else config
         if isinstance(vision, VisionEncoderConfig):
             known |= dict(zip("PQ", vision.patch_size, strict=True))
@@ -150,11 +153,11 @@ class Family:
                 raise ConversionError(f"{name} has {n_layers} layers; family {self.name} has {len(rule.torch)}")
             return [tuple(torch_name.replace("{part}", part) for part in parts) for torch_name in rule.torch]
         stem = name.removesuffix(rule.jax)
-        start = self.start(stem)
-        torch_name = stem + rule.torch if start is None else self.stacks[start] + stem.removeprefix(start) + rule.torch
+        start, its = self._start(stem)
+        torch_name = its + stem.removeprefix(start) + rule.torch
         self._check_layer(name, torch_name, n_layers)
         layers = range(n_layers if self.stacked(name) else 1)
-        first = self.sizes.get("first", 0)
+        first = self._first(start)
         return [tuple(torch_name.format(layer=i, later=first + i, one="", part=part) for part in parts) for i in layers]
 
     def _check_layer(self, name: str, torch_name: str, n_layers: int) -> None:
@@ -176,13 +179,25 @@ class Family:
             )
 
     def start(self, name: str) -> str | None:
-        """Return the longest key of `stacks` with which a JAX name starts; None if there is none."""
-        return max((start for start in self.stacks if name.startswith(start)), key=len, default=None)
+        """Return the longest start of a JAX name that `stacks` has; None if there is none."""
+        return self._start(name)[0] or None
+
+    def _start(self, name: str) -> tuple[str, str]:
+        """Return the longest start of a JAX name that `stacks` has, and torch's start; two empty strings if there is none."""
+        found = []
+        for ours, theirs in self.stacks.items():
+            if match := re.match(re.escape(ours).replace(re.escape(PART), r"(\d+)"), name):
+                found.append((match[0], theirs.replace(PART, match[match.lastindex or 0])))
+        return max(found, key=lambda it: len(it[0]), default=("", ""))
+
+    def _first(self, start: str) -> int:
+        """Return the number of the first layer of the stack whose names have this start, in the model."""
+        number = re.search(r"\.(\d+)\.", f".{start}")
+        return 0 if number is None else self.sizes.get(f"part {number[1]}", 0)
 
     def stacked(self, name: str) -> bool:
         """True if a JAX tensor has a layer axis."""
-        start = self.start(name)
-        return start is not None and any(mark in self.stacks[start] for mark in LAYER)
+        return any(mark in self._start(name)[1] for mark in LAYER)
 
     def rule(self, name: str) -> Rule:
         """Return the first rule for a JAX tensor; ConversionError if there is none."""
@@ -206,10 +221,8 @@ class Family:
 
 
 def stacks_below(start: str) -> dict[str, str]:
-    """Return `stacks` of a model whose layers begin with `start` and a number: of one stack, and of first layers and others."""
-    return {"stack.blocks.": f"{start}{{layer}}."} | {
-        f"stack.{name}.blocks.": f"{start}{{{number}}}." for name, number in (("first", "layer"), ("rest", "later"))
-    }
+    """Return `stacks` of a model whose layers begin with `start` and a number: of one stack, and of several."""
+    return {"stack.blocks.": f"{start}{{layer}}.", f"stack.parts.{PART}.blocks.": f"{start}{{later}}."}
 
 
 def module_rules(jax: str, torch: str, kernel: Layout = "transposed") -> tuple[Rule, ...]:

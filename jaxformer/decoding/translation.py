@@ -26,9 +26,9 @@ from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
-from jaxformer.nn.stack import take_layers_apart
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.placement import cut_cache, on_host
+from jaxformer.pytree import take_layers_apart
 from jaxformer.runtime.jit import jit
 from jaxformer.validation.arrays import Tokens, as_array, check_frames, check_values
 from jaxformer.validation.inputs import check_tokens

@@ -23,6 +23,13 @@ BARE: dict[str, Any] = {
     "positions": "none",
 }
 
+GEMMA4: dict[str, Any] = PLAIN | BARE | {"norm_position": "sandwich", "qk_norm": True, "value_norm": True}
+GEMMA4 |= {"attention_scale": 0.3, "window": 7, "layer_pattern": ("window", "full"), "head_dim": 6, "n_kv_heads": 2}
+GEMMA4 |= {"full_head_dim": 8, "full_kv_heads": 1, "gated": True, "rotary": "half", "rotary_base": 1e6, "rotary_pairs": 2}
+GEMMA4 |= {"rotary_window_base": 1e4, "rotary_scaling": "proportional", "rotary_factor": 8.0, "output_scale": True}
+BESIDE: dict[str, Any] = {"n_experts": 6, "experts_per_token": 3, "shared_d_ff": 20, "router_normalised": True}
+BESIDE |= {"expert_norms": True, "expert_scale": True, "n_layers": 2}
+
 CONFIGS: dict[str, AnyModelConfig] = {
     "plain": GPTConfig(**PLAIN, head_bias=True),
     "shifted": GPTConfig(**PLAIN, head_bias=True),
@@ -88,6 +95,8 @@ CONFIGS: dict[str, AnyModelConfig] = {
         rotary_scaling="linear",
         rotary_factor=8.0,
     ),
+    "sharing": GPTConfig(**GEMMA4, layer_embedding=5, shared_kv_layers=1, shared_kv_d_ff=72),
+    "beside": GPTConfig(**GEMMA4 | BESIDE, full_value_projection=False),
     "mixture": GPTConfig(
         **PLAIN,
         **BARE,

@@ -15,7 +15,7 @@ from jaxformer.nn.linear import Linear
 from jaxformer.nn.masks import seen_keys
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.pooling import pool_tokens
-from jaxformer.nn.two_stacks import make_stack
+from jaxformer.nn.stacks import make_stack
 from jaxformer.validation.arrays import Tokens, as_array, check_ids
 from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_token_types
 

@@ -11,9 +11,11 @@ from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
 from jaxformer.nn.heads import Head
+from jaxformer.nn.layer_embeddings import LayerEmbedding
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
-from jaxformer.nn.two_stacks import make_stack
+from jaxformer.nn.place import Beside
+from jaxformer.nn.stacks import make_stack
 from jaxformer.validation.arrays import Tokens, as_array, check_ids, check_room
 from jaxformer.validation.inputs import check_config, check_mask, check_positions
 
@@ -24,6 +26,7 @@ class GPT(Shown):
     def __init__(self, config: GPTConfig, *, rngs: Rngs | None = None):
         self.config = check_config(config, GPTConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
+        self.layer_embed = LayerEmbedding(config) if config.layer_embedding else None
         self.stack = make_stack(config, causal=True)
         self.norm = make_norm(config.final_norm, config)
         self.head = Head(config)
@@ -72,8 +75,8 @@ class GPT(Shown):
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """Return the normed output of the stack, before the read-out, which can then be of single positions."""
         embed_key, stack_key = split_key(key, 2)
-        x, mask = self._embed(tokens, cache, mask, positions, embed_key)
-        x, cache = self.stack.extend(x, cache, mask=mask, key=stack_key, bias=bias, positions=positions)
+        x, mask, beside = self._embed(tokens, cache, mask, positions, embed_key)
+        x, cache = self.stack.extend(x, cache, mask=mask, key=stack_key, bias=bias, positions=positions, beside=beside)
         return self.norm(x), cache
 
     def routed_hidden_state(
@@ -89,8 +92,8 @@ class GPT(Shown):
         if not self.config.n_experts:
             raise ConfigError("n_experts = 0: the model has no router; take last_hidden_state")
         embed_key, stack_key = split_key(key, 2)
-        x, mask = self._embed(tokens, None, mask, positions, embed_key)
-        x, logits = self.stack.routed(x, mask, stack_key, bias=bias, positions=positions)
+        x, mask, beside = self._embed(tokens, None, mask, positions, embed_key)
+        x, logits = self.stack.routed(x, mask, stack_key, bias=bias, positions=positions, beside=beside)
         return self.norm(x), logits
 
     def read_out(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
@@ -106,8 +109,8 @@ class GPT(Shown):
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "L B N T T"]:
         """Return the attention weights of every layer, for plotting."""
-        x, mask = self._embed(tokens, None, mask, positions, None)
-        return self.stack.weights(x, mask, bias=bias, positions=positions).own
+        x, mask, beside = self._embed(tokens, None, mask, positions, None)
+        return self.stack.weights(x, mask, bias=bias, positions=positions, beside=beside).own
 
     def hidden_states(
         self,
@@ -118,8 +121,8 @@ class GPT(Shown):
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "_ B T D"]:
         """Return the embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
-        x, mask = self._embed(tokens, None, mask, positions, None)
-        states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
+        x, mask, beside = self._embed(tokens, None, mask, positions, None)
+        states = self.stack.hidden_states(x, mask, bias=bias, positions=positions, beside=beside)
         return jnp.concatenate([states[:-1], self.norm(states[-1:])])
 
     def _embed(
@@ -129,8 +132,9 @@ class GPT(Shown):
         mask: Array | None,
         positions: Array | None,
         key: PRNGKeyArray | None,
-    ) -> tuple[Array, Array | None]:
-        """Return the embedded tokens, and their mask: `mask`, with a cache combined with the causal mask."""
+    ) -> tuple[Array, Array | None, Beside]:
+        """Return the embedded tokens, their mask (`mask`, with a cache combined with the causal mask), and their embeddings for
+        each layer."""
         tokens = check_ids(tokens, self.config.vocab_size, self.config.context)
         batch, n_tokens = tokens.shape
         check_room(cache, n_tokens, self.config.context)
@@ -139,5 +143,6 @@ class GPT(Shown):
         check_positions(None if positions is None else as_array(positions), (batch, n_tokens), self.config.context)
         if positions is None:
             positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
-        x = self.embed(jnp.asarray(tokens), positions, key=key)
-        return x, mask if cache is None else combine(causal_mask(n_tokens, keys, start), mask)
+        x = self.embed(ids := jnp.asarray(tokens), positions, key=key)
+        beside = Beside(None if self.layer_embed is None else self.layer_embed(ids, x))
+        return x, mask if cache is None else combine(causal_mask(n_tokens, keys, start), mask), beside

@@ -8,8 +8,9 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.layer_kinds import Sharing
 from jaxformer.errors import ConfigError
-from jaxformer.nn.cache import KeysValues, LayerCache, fold_heads, unfold_heads
+from jaxformer.nn.cache import KeysValues, LayerCache, fold_heads, merge_heads, split_heads, split_qkv, unfold_heads
 from jaxformer.nn.chunked_attention import chunked
 from jaxformer.nn.disentangled import distance_rows, distance_scores
 from jaxformer.nn.dropout import dropout
@@ -18,7 +19,7 @@ from jaxformer.nn.fused_attention import fused
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.masks import causal_mask, combine, window_mask
 from jaxformer.nn.norms import PlainNorm, ScaledNorm, head_norm
-from jaxformer.nn.place import IN_ORDER, Place
+from jaxformer.nn.place import IN_ORDER, Place, read_of
 from jaxformer.nn.precision import wide_dtype
 from jaxformer.nn.rotary import make_rotary, rotate
 from jaxformer.nn.softmax import Sinks, masked_softmax
@@ -113,16 +114,6 @@ def attention(
     return jax.lax.platform_dependent(*given, **ways, default=attend) if ways else attend(*given)
 
 
-def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
-    """Split the last axis into heads."""
-    return x.reshape(*x.shape[:-1], heads, -1)
-
-
-def merge_heads(x: Float[Array, "B T N H"]) -> Float[Array, "B T NH"]:
-    """Inverse of split_heads."""
-    return x.reshape(*x.shape[:-2], -1)
-
-
 Source = Float[Array, "B S _"] | tuple[Float[Array, "B S _"], Float[Array, "B S _"]]
 """States from which keys and values are projected: one array for both, or a pair, for keys and for values."""
 Memory = Source | KeysValues
@@ -143,6 +134,7 @@ class MultiHeadAttention(nnx.Module):
 
     `kdim` and `vdim` are the widths of the sources of keys and values, as in torch.nn.MultiheadAttention. None: d_model.
     With `causal`, later tokens are hidden, but for those of a cache, whose mask hides them.
+    With `sharing="takes"`, keys and values are those of an earlier layer, `place.read`.
     """
 
     def __init__(
@@ -153,8 +145,10 @@ class MultiHeadAttention(nnx.Module):
         causal: bool = False,
         kdim: int | None = None,
         vdim: int | None = None,
+        sharing: Sharing = "none",
     ):
         self.heads, self.kv_heads, self.causal = config.n_heads, config.kv_heads, causal
+        self.sharing, own = sharing, sharing != "takes"
         self.dropout_rate = config.attention_dropout
         d_model, d_q, d_kv = config.d_model, config.n_heads * config.head_width, config.kv_heads * config.head_width
         self.kdim, self.vdim = source_widths(d_model, cross, kdim, vdim)
@@ -163,10 +157,13 @@ class MultiHeadAttention(nnx.Module):
             self.qkv = Linear(d_model, d_q + 2 * d_kv, config.qkv_bias)
         else:
             self.query = Linear(d_model, d_q, config.qkv_bias)
+        if own and not self.fused:
             self.key = Linear(self.kdim, d_kv, config.qkv_bias and config.key_bias)
-            self.value = Linear(self.vdim, d_kv, config.qkv_bias)
+            self.value = Linear(self.vdim, d_kv, config.qkv_bias) if config.value_projection else None
         self.out = Linear(d_q, d_model, config.output_bias) if config.output_projection else None
-        self.query_norm, self.key_norm = (head_norm(config, n) if config.qk_norm else None for n in (self.heads, self.kv_heads))
+        normed = self.heads, self.kv_heads if own else 0
+        self.query_norm, self.key_norm = (head_norm(config, n) if config.qk_norm and n else None for n in normed)
+        self.value_norm = PlainNorm("rms", config.norm_epsilon) if config.value_norm else None
         self.sinks = Sinks(config.n_heads) if config.sinks else None
         self.scale, self.softcap, self.norm_over = config.attention_scale, config.attention_softcap, config.qk_norm_over
         self.clip, self.norm_late = config.clip_qkv, config.qk_norm_after_rotary and not cross
@@ -184,16 +181,21 @@ class MultiHeadAttention(nnx.Module):
                 raise ConfigError("projections = 'fused' attends to x alone; build with cross=True to attend to a memory")
             q, k, v = split_qkv(self.qkv(x), self.heads, self.kv_heads)
             q, k, v = split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
-            return self._normed(self.query_norm, q), self._normed(self.key_norm, k), self._normed(None, v)
+            return self._normed(self.query_norm, q), self._normed(self.key_norm, k), self._normed_values(v)
         read = memory if isinstance(memory, KeysValues) else self.keys_values(x if memory is None else memory)
-        return self._normed(self.query_norm, split_heads(self.query(x), self.heads)), *read.unfolded()
+        return self.queries(x), *read.unfolded()
+
+    def queries(self, x: Float[Array, "B T D"]) -> Float[Array, "B T N H"]:
+        """Project x to queries."""
+        return self._normed(self.query_norm, split_heads(self.query(x), self.heads))
 
     def keys_values(self, source: Source) -> KeysValues:
         """Project the source to keys and values."""
         keys, values = source if isinstance(source, tuple) else (source, source)
         check_sources(keys, values, (self.kdim, self.vdim))
-        keys, values = split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads)
-        keys, values = self._normed(self.key_norm, keys), self._normed(None, values)
+        keys = split_heads(self.key(keys), self.kv_heads)
+        values = keys if self.value is None else split_heads(self.value(values), self.kv_heads)
+        keys, values = self._normed(self.key_norm, keys), self._normed_values(values)
         return KeysValues(fold_heads(keys), fold_heads(values), self.kv_heads)
 
     def weights(
@@ -252,16 +254,17 @@ class MultiHeadAttention(nnx.Module):
         """Return rotated queries and keys, preceded by the cached ones, the mask with the sliding window in it, and the bias
         with the scores of distances."""
         check_place((self.patterned, self.rotary_patterned), place, self.rotary is not None or self.window is not None, memory)
-        q, k, v = self.project(x, memory)
+        own = self.sharing != "takes"
+        q, k, v = self.project(x, memory) if own else (self.queries(x), *read_of(place).unfolded())
         start = 0 if cache is None else cache.length
         windowed = self.window is not None if place.windowed is None else place.windowed
         if self.rotary is not None:
             behind = (jnp.arange(x.shape[1], dtype=jnp.int32) + start)[None]
             positions = behind if place.positions is None else place.positions
-            q, k = (rotate(heads, self.rotary, positions, windowed, place.rotated) for heads in (q, k))
-            q, k = self._normed(self.query_norm, q, late=True), self._normed(self.key_norm, k, late=True)
-        if cache is not None:
-            k, v, cache = cache.append(k, v)
+            q, *turned = (rotate(it, self.rotary, positions, windowed, place.rotated) for it in ((q, k) if own else (q,)))
+            q, k = self._normed(self.query_norm, q, late=True), self._normed(self.key_norm, turned[0], late=True) if own else k
+        if own:
+            k, v, cache = self._held(k, v, cache)
         if self.window is not None:
             near = window_mask(q.shape[1], k.shape[1], self.window, start)
             mask = combine(mask, near | jnp.logical_not(windowed) if self.patterned else near)
@@ -270,7 +273,15 @@ class MultiHeadAttention(nnx.Module):
             scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
             scores = distance_scores(q, k, self.project(place.distances, None)[:2], rows, scale)
             bias = scores if bias is None else scores + bias
-        return AttentionInputs(q, k, v, mask), bias, cache
+        return AttentionInputs(q, k, v, mask), bias, cache if own else None
+
+    def _held(self, k: Array, v: Array, cache: LayerCache | None) -> tuple[Array, Array, LayerCache | None]:
+        """Return keys and values after the cached ones, and the cache with these in it; of a layer that gives, always one."""
+        if cache is not None:
+            return cache.append(k, v)
+        if self.sharing != "gives":
+            return k, v, None
+        return k, v, LayerCache(KeysValues(fold_heads(k), fold_heads(v), self.kv_heads), jnp.int32(k.shape[1]))
 
     def _scoring(self) -> Scoring:
         return Scoring(self.scale, self.softcap, self.sinks)
@@ -281,11 +292,6 @@ class MultiHeadAttention(nnx.Module):
             x = norm(x) if self.norm_over != "all" else split_heads(norm(merge_heads(x)), x.shape[2])
         return x if self.clip is None or late else clamp(x, self.clip)
 
-
-def split_qkv(
-    qkv: Float[Array, "B T X"], heads: int, kv_heads: int
-) -> tuple[Float[Array, "B T NH"], Float[Array, "B T KH"], Float[Array, "B T KH"]]:
-    """Split a fused projection: all queries, then all keys, then all values, as torch and GPT-2 pack them."""
-    width = qkv.shape[-1] // (heads + 2 * kv_heads)
-    q, k, v = jnp.split(qkv, [heads * width, (heads + kv_heads) * width], axis=-1)
-    return q, k, v
+    def _normed_values(self, v: Array) -> Array:
+        """Return values with their norm, if they have one, and clamped."""
+        return self._normed(None, v if self.value_norm is None else self.value_norm(v))

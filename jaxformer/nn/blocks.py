@@ -4,18 +4,21 @@ and norm.
 
 from typing import NamedTuple, cast
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.layer_kinds import Sharing
 from jaxformer.nn.attention import Memory, MultiHeadAttention
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.dropout import dropout, split_key
 from jaxformer.nn.experts import MixtureOfExperts, make_feed_forward
 from jaxformer.nn.latent_attention import make_attention
+from jaxformer.nn.layer_embeddings import LayerInput
 from jaxformer.nn.norms import AnyNorm, make_norm
-from jaxformer.nn.place import IN_ORDER, Place
+from jaxformer.nn.place import IN_ORDER, Place, embedding_of
 from jaxformer.nn.positions import RelativeBias, biased
 from jaxformer.validation.inputs import check_attended
 
@@ -30,13 +33,15 @@ class AttentionWeights(NamedTuple):
 
 
 class LayerScale(nnx.Module):
-    """scale * x, unit by unit (Touvron et al. 2021, equation 4)."""
+    """scale * x, unit by unit (Touvron et al. 2021, equation 4); if it is not `trained`, no gradient reaches the scale."""
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, *, trained: bool = True):
+        self.trained = trained
         self.scale = nnx.Param(jnp.ones(width, jnp.float32))
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
-        return x * self.scale[...].reshape((1,) * (x.ndim - 1) + (-1,))
+        scale = self.scale[...] if self.trained else jax.lax.stop_gradient(self.scale[...])
+        return x * scale.reshape((1,) * (x.ndim - 1) + (-1,))
 
 
 class Block(nnx.Module):
@@ -44,9 +49,18 @@ class Block(nnx.Module):
     Output norm: x + dropout(output_norm(f(x))).
 
     With `parallel_residual`, attention and the feed-forward layer read the same x, and with `shared_norm` the same norm of it.
+    `sharing` says whose keys and values attention reads.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False, attention_norm: bool = True):
+    def __init__(
+        self,
+        config: BlockConfig,
+        *,
+        cross: bool = False,
+        causal: bool = False,
+        attention_norm: bool = True,
+        sharing: Sharing = "none",
+    ):
         self.pre, self.parallel, self.shared = config.norm_position != "post", config.parallel_residual, config.shared_norm
         self.multiplier = config.residual_multiplier
         norm, behind = (
@@ -56,18 +70,21 @@ class Block(nnx.Module):
         self.dropout_rate = config.residual_dropout
         self.attention_norm = make_norm(norm if attention_norm else "none", config)
         self.relative_bias = RelativeBias(config, causal=causal) if config.relative_per_layer else None
-        self.attention = make_attention(config, causal=causal)
+        self.attention = make_attention(config, causal=causal, sharing=sharing)
         self.attention_output_norm = make_norm(config.norm, config) if behind else None
         self.cross_attention_norm = make_norm(norm if cross else "none", config)
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
         self.cross_attention_output_norm = make_norm(config.norm, config) if behind and cross else None
-        self.feed_forward_norm = make_norm(norm if config.d_ff and not self.shared else "none", config)
+        apart = config.d_ff and not self.shared and not config.expert_norms  # experts have norms of their own
+        self.feed_forward_norm = make_norm(norm if apart else "none", config)
         self.feed_forward = make_feed_forward(config) if config.d_ff else None
         self.feed_forward_output_norm = make_norm(config.norm, config) if behind and config.d_ff else None
         scaled = config.layer_scale is not None
         self.attention_layer_scale = LayerScale(config.d_model) if scaled else None
         self.cross_attention_layer_scale = LayerScale(config.d_model) if scaled and cross else None
         self.feed_forward_layer_scale = LayerScale(config.d_model) if scaled and config.d_ff else None
+        self.layer_input = LayerInput(config) if config.layer_embedding else None
+        self.output_scale = LayerScale(1, trained=False) if config.output_scale else None
 
     def __call__(
         self,
@@ -111,7 +128,7 @@ class Block(nnx.Module):
             y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
             y = _scaled(self.feed_forward_layer_scale, self.feed_forward(y, keys[4]))
             x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5])
-        return x, cache
+        return self._behind(x, place), cache
 
     def routed(
         self,
@@ -128,7 +145,8 @@ class Block(nnx.Module):
         y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
         y, logits = cast(MixtureOfExperts, self.feed_forward).routed(y)
         y = _scaled(self.feed_forward_layer_scale, y)
-        return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5]), logits
+        x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5])
+        return self._behind(x, place), logits
 
     def weights(
         self,
@@ -166,6 +184,11 @@ class Block(nnx.Module):
         y, cache = self.attention.extend(read, cache, mask=mask, rng=keys[0], bias=bias, place=place)
         y = _scaled(self.attention_layer_scale, y)
         return self._after(self.attention_norm, self.attention_output_norm, x, y, keys[1]), read, cache
+
+    def _behind(self, x: Array, place: Place) -> Array:
+        """Return the output: x with what a gate lets through of the layer's embeddings, times the output's factor."""
+        x = x if self.layer_input is None else x + self.layer_input(x, embedding_of(place)).astype(x.dtype)
+        return _scaled(self.output_scale, x)
 
     def _before(self, norm: AnyNorm, x: Array) -> Array:
         return norm(x) if self.pre else x

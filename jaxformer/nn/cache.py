@@ -16,9 +16,29 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.layer_kinds import own_layers
 from jaxformer.pytree import is_weight
 from jaxformer.validation.fields import check_size, whole
 from jaxformer.validation.inputs import CacheShape, cached_blocks, check_cache_size, check_cache_type
+
+
+def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
+    """Split the last axis into heads."""
+    return x.reshape(*x.shape[:-1], heads, -1)
+
+
+def merge_heads(x: Float[Array, "B T N H"]) -> Float[Array, "B T NH"]:
+    """Inverse of split_heads."""
+    return x.reshape(*x.shape[:-2], -1)
+
+
+def split_qkv(
+    qkv: Float[Array, "B T X"], heads: int, kv_heads: int
+) -> tuple[Float[Array, "B T NH"], Float[Array, "B T KH"], Float[Array, "B T KH"]]:
+    """Split a fused projection: all queries, then all keys, then all values, as torch and GPT-2 pack them."""
+    width = qkv.shape[-1] // (heads + 2 * kv_heads)
+    q, k, v = jnp.split(qkv, [heads * width, (heads + kv_heads) * width], axis=-1)
+    return q, k, v
 
 
 def fold_heads(x: Float[Array, "B S K H"]) -> Float[Array, "BK S H"]:
@@ -48,14 +68,6 @@ class KeysValues:
         """Return a layer's keys and values, `B S K H`."""
         keys = unfold_heads(self.keys, self.heads)
         return keys, keys if self.values is None else unfold_heads(self.values, self.heads)
-
-    def part(self, layers: slice) -> "KeysValues":
-        """Select some of a stack's layers."""
-        return replace(self, keys=self.keys[layers], values=None if self.values is None else self.values[layers])
-
-    def join(self, last: "KeysValues") -> "KeysValues":
-        """Return these layers and those after them."""
-        return replace(self, keys=self.keys + last.keys, values=None if self.values is None else self.values + last.values)
 
     def take(self, rows: Array) -> "KeysValues":
         """Select the sequences of these rows, in this order; a row may be taken more than once."""
@@ -102,38 +114,33 @@ class LayerCache:
 class KVCache:
     """KV cache of a model; `extend` takes a cache and returns the next one."""
 
-    layers: KeysValues
-    """Keys and values of each layer, `B*K S H`."""
+    layers: tuple[KeysValues, ...]
+    """Keys and values of each layer that has its own, `B*K S H`; layers may have heads of several shapes."""
     length: Array
     """Number of tokens held, a scalar."""
 
     @property
     def capacity(self) -> int:
         """Number of tokens that fit, S."""
-        return self.layers.keys[0].shape[1]
+        return self.layers[0].keys.shape[1]
 
     @property
-    def shape(self) -> CacheShape:
-        """Number of layers, sequences and key/value heads, and the width of a head."""
-        rows, _, width = self.layers.keys[0].shape
-        return len(self.layers.keys), rows // self.layers.heads, self.layers.heads, width
+    def shapes(self) -> set[CacheShape]:
+        """Number of layers, sequences and key/value heads, and the width of a head, of every layer."""
+        sizes = ((it.heads, *it.keys.shape) for it in self.layers)
+        return {(len(self.layers), rows // heads, heads, width) for heads, rows, _, width in sizes}
 
-    def advance(self, layers: KeysValues, n_tokens: int) -> "KVCache":
+    def advance(self, layers: tuple[KeysValues, ...], n_tokens: int) -> "KVCache":
         """Return the cache with `layers`, to each of which n tokens have been appended."""
         return replace(self, layers=layers, length=self.length + n_tokens)
 
-    def split(self, n_layers: int) -> tuple["KVCache", "KVCache"]:
-        """Return the caches of the first layers and of the others."""
-        first, last = (self.layers.part(it) for it in (slice(n_layers), slice(n_layers, None)))
-        return replace(self, layers=first), replace(self, layers=last)
-
-    def join(self, last: "KVCache") -> "KVCache":
-        """Return the cache of these layers and of those after them, the inverse of `split`."""
-        return replace(self, layers=self.layers.join(last.layers))
+    def part(self, layers: slice) -> "KVCache":
+        """Return the cache of some layers."""
+        return replace(self, layers=self.layers[layers])
 
     def take(self, rows: Array) -> "KVCache":
         """Select the sequences of these rows, in this order; a row may be taken more than once."""
-        return replace(self, layers=self.layers.take(rows))
+        return replace(self, layers=tuple(it.take(rows) for it in self.layers))
 
     def grow(self, capacity: int) -> "KVCache":
         """Return a copy that fits more tokens; ConfigError for a smaller capacity."""
@@ -153,6 +160,9 @@ def empty_cache(model: nnx.Module | BlockConfig, batch: int, capacity: int, dtyp
     check_cache_size(*known)
     if dtype is None:
         dtype = jnp.float32 if isinstance(model, BlockConfig) else next(filter(is_weight, jax.tree.leaves(model))).dtype
-    heads, width = blocks.cached_heads
-    keys, values = (tuple(jnp.zeros((batch * heads, capacity, width), dtype) for _ in range(blocks.n_layers)) for _ in range(2))
-    return KVCache(KeysValues(keys, values if blocks.kv_latent is None else None, heads), jnp.zeros((), jnp.int32))
+    layers = []
+    for config in own_layers(blocks):
+        heads, width = config.cached_heads
+        keys, values = (jnp.zeros((batch * heads, capacity, width), dtype) for _ in range(2))
+        layers.append(KeysValues(keys, values if config.kv_latent is None else None, heads))
+    return KVCache(tuple(layers), jnp.zeros((), jnp.int32))

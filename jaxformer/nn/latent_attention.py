@@ -7,6 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.layer_kinds import Sharing
 from jaxformer.nn.attention import (
     IN_ORDER,
     AttentionInputs,
@@ -15,10 +16,8 @@ from jaxformer.nn.attention import (
     Scoring,
     attention,
     attention_weights,
-    merge_heads,
-    split_heads,
 )
-from jaxformer.nn.cache import LayerCache
+from jaxformer.nn.cache import LayerCache, merge_heads, split_heads
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norms import ScaledNorm
 from jaxformer.nn.rotary import Rotary, make_rotary, rotate
@@ -142,6 +141,10 @@ class LatentAttention(nnx.Module):
         return isinstance(queries, int) and queries * (2 * self.width - made) < self.width * made
 
 
-def make_attention(config: BlockConfig, *, causal: bool = False) -> MultiHeadAttention | LatentAttention:
+def make_attention(
+    config: BlockConfig, *, causal: bool = False, sharing: Sharing = "none"
+) -> MultiHeadAttention | LatentAttention:
     """Build the self-attention of a block."""
-    return (MultiHeadAttention if config.kv_latent is None else LatentAttention)(config, causal=causal)
+    if config.kv_latent is None:
+        return MultiHeadAttention(config, causal=causal, sharing=sharing)
+    return LatentAttention(config, causal=causal)

@@ -14,6 +14,7 @@ from jaxformer.config.rotary import (
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
+    ProportionalScaling,
     RotaryEmbedding,
     YarnScaling,
 )
@@ -94,6 +95,8 @@ def scaled(angles: np.ndarray, rotary: RotaryEmbedding) -> tuple[np.ndarray, flo
             return yarn(angles, scaling, rotary.base)
         case LongRopeScaling() as scaling:
             return divided(angles, scaling.short_factors), longrope_amplitude(scaling)
+        case ProportionalScaling() as scaling:
+            return proportional(angles, scaling), 1.0
     return angles, 1.0
 
 
@@ -133,6 +136,11 @@ def yarn(angles: np.ndarray, scaling: YarnScaling, base: float) -> tuple[np.ndar
 def divided(angles: np.ndarray, factors: tuple[float, ...]) -> np.ndarray:
     """Divide each pair's angle by its own factor (LongRoPE, Ding et al. 2024)."""
     return angles / np.asarray(factors)
+
+
+def proportional(angles: np.ndarray, scaling: ProportionalScaling) -> np.ndarray:
+    """Divide the angles of the first pairs by the factor; the others do not turn (Gemma 4)."""
+    return np.where(np.arange(len(angles)) < scaling.pairs, angles / scaling.factor, 0.0)
 
 
 def longrope_amplitude(scaling: LongRopeScaling) -> float:

@@ -10,37 +10,22 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.layer_kinds import Sharing
 from jaxformer.nn.attention import Memory, MultiHeadAttention, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, LayerCache
 from jaxformer.nn.disentangled import DistanceEncoding
-from jaxformer.nn.place import Place
+from jaxformer.nn.place import NOTHING, Beside, Place
 from jaxformer.nn.positions import biased, make_bias
 from jaxformer.nn.rotary import Positions
 from jaxformer.parallel.placement import along_rows
-from jaxformer.pytree import is_stacked, map_named
+from jaxformer.pytree import is_apart, layer_of
 from jaxformer.runtime.random import split
 from jaxformer.validation.arrays import check_not_torch
 from jaxformer.validation.inputs import check_attended, check_cache
 
 DEEPEST_UNROLLED = 12
 """Deepest stack that is unrolled: a step is a quarter faster, on a GPU too; for deeper stacks compile time outweighs that."""
-
-
-def is_apart(leaf: Any) -> bool:
-    """True if a leaf of all layers is a tuple with an array per layer, and not one array with a layer axis."""
-    return isinstance(leaf, tuple)
-
-
-def layer_of(tree: PyTree, i: int) -> PyTree:
-    """Select the leaves of layer i."""
-    return jax.tree.map(lambda leaf: leaf[i], tree, is_leaf=is_apart)
-
-
-def take_layers_apart(tree: PyTree) -> PyTree:
-    """Return the model with an array per layer instead of stacked arrays, of which a loop would copy a slice each time."""
-    apart = map_named(lambda name, leaf: tuple(leaf) if is_stacked(name) else leaf, tree)
-    return jax.lax.optimization_barrier(apart)
 
 
 REMAT: dict[str, Callable[..., bool]] = {
@@ -88,14 +73,16 @@ def _extend(carry: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Arr
     length = shared.pop("length")
     if remembered is not None:
         shared["memory"] = remembered
-    x, cache = block.extend(carry, None if held is None else LayerCache(held, length), key=key, **shared)
+    held = shared["place"].read if held is None else held
+    x, cache = block.extend(carry, None if length is None else LayerCache(held, length), key=key, **shared)
     return x, None if cache is None else cache.held
 
 
-def _in_layer(shared: dict[str, Any], kind: dict[str, Array | None]) -> dict[str, Any]:
+def _in_layer(shared: dict[str, Any], kind: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of one layer, with its positions and its kind as its place."""
     shared = dict(shared)
-    return shared | {"place": Place(shared.pop("positions"), distances=shared.pop("distances"), **kind)}
+    own: dict[str, Any] = {name: shared.pop(name) for name in ("positions", "distances", "read")}
+    return shared | {"place": Place(**own, **kind)}
 
 
 def _remember(carry: None, layer: list[Any], memory: Source) -> tuple[None, KeysValues]:
@@ -127,7 +114,15 @@ class Stack(nnx.Module):
     for the past alone.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False, attention_norm: bool = True):
+    def __init__(
+        self,
+        config: BlockConfig,
+        *,
+        cross: bool = False,
+        causal: bool = False,
+        attention_norm: bool = True,
+        sharing: Sharing = "none",
+    ):
         self.n_layers = config.n_layers
         self.layers = config.layers
         self.held = config.cached_heads
@@ -135,9 +130,9 @@ class Stack(nnx.Module):
         self.kinds = config.windowed_layers, config.rotated_layers
         self.distances = DistanceEncoding(config) if config.relative_bias == "disentangled" else None
         self.relative_bias = make_bias(config, causal=causal)
-        self.shared = config.shared_layers
+        self.shared, self.routes = config.shared_layers, config.n_experts > 0
         held = 1 if config.shared_layers else config.n_layers
-        block = Block(config, cross=cross, causal=causal, attention_norm=attention_norm)
+        block = Block(config, cross=cross, causal=causal, attention_norm=attention_norm, sharing=sharing)
         self.blocks = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (held, *leaf.shape)), block)
 
     def __getitem__(self, i: int) -> Block:
@@ -169,9 +164,10 @@ class Stack(nnx.Module):
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
         positions: Positions | None = None,
+        beside: Beside = NOTHING,
     ) -> Float[Array, "B T D"]:
         """Apply every layer. Masks (`B N|1 T S`, True = may attend) hide keys; biases of that shape are added to the scores."""
-        more = {"bias": bias, "memory_bias": memory_bias, "positions": positions}
+        more = {"bias": bias, "memory_bias": memory_bias, "positions": positions, "beside": beside}
         return self.extend(x, None, mask, memory, memory_mask, key, **more)[0]
 
     def extend(
@@ -186,25 +182,29 @@ class Stack(nnx.Module):
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
         positions: Positions | None = None,
+        beside: Beside = NOTHING,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """Apply every layer; return the output and the cache with x in it.
 
         `memory` is the states of a source, or the result of `remember`. `positions` are rotary positions; None: 0, 1, 2, ...,
         counted on from the cached tokens.
         """
-        if cache is not None:
-            check_cache(cache.shape, (self.n_layers, x.shape[0], *self.held))
+        held, length = None, None if cache is None else cache.length
+        if cache is not None and beside.read is None:
+            for shape in cache.shapes:
+                check_cache(shape, (self.n_layers, x.shape[0], *self.held))
+            held = jax.tree.map(lambda *each: each, *cache.layers)
         keys = None if key is None else split(key, self.n_layers)
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
-        shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias, positions) | {"memory": states}
-        held, length = (None, None) if cache is None else (cache.layers, cache.length)
-        layers = [self._every(), self._kinds(), keys, remembered, held]
+        shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias, positions, beside) | {"memory": states}
+        layers = [self._every(), self._kinds(beside), keys, remembered, held]
         # A cache is filled once, which does not win back the time to compile unrolled layers.
         unroll = self.unroll if cache is None else 1
         after, held = scan_layers(_extend, x, layers, shared | {"length": length}, unroll=unroll, remat=self.remat)
-        if cache is None:
+        if held is None:
             return after, None
-        return after, cache.advance(jax.tree.map(tuple, held, is_leaf=is_apart), x.shape[1])
+        kept = tuple(layer_of(held, i) for i in range(self.n_layers))
+        return after, KVCache(kept, jnp.asarray(x.shape[1])) if cache is None else cache.advance(kept, x.shape[1])
 
     def remember(self, memory: Source) -> KeysValues:
         """Compute every layer's keys and values of a memory, which stay the same from token to token."""
@@ -220,10 +220,11 @@ class Stack(nnx.Module):
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
         positions: Positions | None = None,
+        beside: Beside = NOTHING,
     ) -> AttentionWeights:
         """Return the attention weights of every layer."""
-        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
-        return scan_layers(_weights, x, [self._every(), self._kinds()], shared)[1]
+        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions, beside)
+        return scan_layers(_weights, x, [self._every(), self._kinds(beside)], shared)[1]
 
     def hidden_states(
         self,
@@ -235,10 +236,11 @@ class Stack(nnx.Module):
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
         positions: Positions | None = None,
+        beside: Beside = NOTHING,
     ) -> Float[Array, "_ B T D"]:
         """Return x and the output of every layer, L + 1 in all."""
-        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
-        states = scan_layers(_hidden_states, x, [self._every(), self._kinds()], shared)[1]
+        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions, beside)
+        states = scan_layers(_hidden_states, x, [self._every(), self._kinds(beside)], shared)[1]
         return jnp.concatenate([x[None], states])
 
     def routed(
@@ -249,12 +251,13 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         positions: Positions | None = None,
+        beside: Beside = NOTHING,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "L B T E"]]:
         """Apply every layer of a stack with mixtures of experts and without a memory; return all router logits too."""
         keys = None if key is None else split(key, self.n_layers)
-        shared = self._shared(x, None, mask, None, None, bias, None, positions)
-        shared = {name: shared[name] for name in ("mask", "bias", "positions", "distances")}
-        layers = [self._every(), self._kinds(), keys]
+        shared = self._shared(x, None, mask, None, None, bias, None, positions, beside)
+        shared = {name: shared[name] for name in ("mask", "bias", "positions", "distances", "read")}
+        layers = [self._every(), self._kinds(beside), keys]
         return scan_layers(_routed, x, layers, shared, unroll=self.unroll, remat=self.remat)
 
     def _every(self) -> Block:
@@ -267,10 +270,10 @@ class Stack(nnx.Module):
             is_leaf=is_apart,
         )
 
-    def _kinds(self) -> dict[str, Array | None]:
-        """Return for each layer if it has the sliding window, and rotary positions; None without a pattern."""
+    def _kinds(self, beside: Beside) -> dict[str, Array | None]:
+        """Return for each layer if it has the sliding window and rotary positions (None: no pattern), and its embeddings."""
         windowed, rotated = (None if kind is None else jnp.asarray(kind) for kind in self.kinds)
-        return {"windowed": windowed, "rotated": rotated}
+        return {"windowed": windowed, "rotated": rotated, "embedding": beside.embeddings}
 
     def _shared(
         self,
@@ -282,6 +285,7 @@ class Stack(nnx.Module):
         bias: Any,
         memory_bias: Any,
         positions: Any,
+        beside: Beside,
     ) -> dict[str, Any]:
         """Check and return the arguments that every layer is given; the bias includes a relative bias of all layers."""
         check_not_torch(mask=mask, bias=bias, memory_mask=memory_mask, memory_bias=memory_bias, positions=positions)
@@ -289,5 +293,5 @@ class Stack(nnx.Module):
         check_attended(heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         bias = biased(self.relative_bias, x, cache, mask, bias)
         own = {"mask": mask, "bias": bias, "positions": positions if self.blocks.attention.rotary is not None else None}
-        own |= {"distances": None if self.distances is None else self.distances()}
+        own |= {"distances": None if self.distances is None else self.distances(), "read": beside.read}
         return own | {"memory": memory, "memory_mask": memory_mask, "memory_bias": memory_bias}

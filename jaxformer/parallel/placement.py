@@ -24,6 +24,10 @@ AXES_OF = {
     "token.table": "V D",
     "position.table": "P D",
     "token_type.table": "X D",
+    "layer_embed.token.table": "V X",
+    "layer_embed.projection.kernel": "D X",
+    "layer_input.gate.kernel": "D X",
+    "layer_input.up.kernel": "X D",
     "relative_bias.table": "X N",
     "distances.table": "X D",
     "project.kernel": "X D",
@@ -108,7 +112,7 @@ def letters_of(name: str, rules: Table = AXES_OF) -> tuple[str, ...]:
     for n in range(len(parts), 0, -1):
         if (found := rules.get(".".join(parts[-n:]))) is not None:
             return (*("L" if is_stacked(name) else ""), *found.split())
-    if parts[-1] in ("scale", "bias") and parts[-2:-1] and parts[-2].endswith("_norm"):
+    if parts[-1] in ("scale", "bias") and parts[-2:-1] and parts[-2].endswith(("_norm", "_scale")):
         return letters_of(f"{'blocks.' if is_stacked(name) else ''}norm.{parts[-1]}", rules)
     raise ConfigError(f"no rule says how {name} is cut; add the end of its name and the letters of its axes to the rules")
 

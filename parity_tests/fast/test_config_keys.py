@@ -43,6 +43,11 @@ OLDER = {
     "gemma3, by kind": ("gemma3_text", {"rope_parameters": KINDS, "_sliding_window_pattern": 3}),
     "gemma3, windows alone": ("gemma3_text", BASES | {"num_hidden_layers": 2}),
     "gemma3, no window": ("gemma3_text", BASES | {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}),
+    "gemma4": (
+        "gemma4_text",
+        {"num_hidden_layers": 7, "global_head_dim": 64, "attention_k_eq_v": True, "num_kv_shared_layers": 0},
+    ),
+    "gemma4, all layers alike": ("gemma4_text", {"global_head_dim": 256, "num_kv_shared_layers": 8}),
     "neox": ("gpt_neox", {"rotary_pct": 0.5, "rotary_emb_base": 5e4}),
     "neox, whole heads": ("gpt_neox", {"rotary_pct": 1.0, "rope_scaling": {"type": "linear", "factor": 2.0}}),
     "dynamic": ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 512}),
@@ -118,6 +123,32 @@ REFUSED = {
         "gemma3_text",
         {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
         "rope_type = 'linear' of layers with a window is not supported",
+    ),
+    "a ramp that is not truncated": (
+        "gemma3_text",
+        {"rope_parameters": {"full_attention": YARN | {"rope_type": "yarn", "truncate": False}}},
+        "truncate = False of rotary positions by layer is not read by transformers",
+    ),
+    "both directions, a later Gemma": ("gemma4_text", {"use_bidirectional_attention": "all"}, "= 'all' is not known"),
+    "ids of two vocabularies": (
+        "gemma4_text",
+        {"vocab_size": 9},
+        "vocab_size_per_layer_input = 262144 differs from vocab_size",
+    ),
+    "layers of a third shape": (
+        "gemma4_text",
+        {"per_layer_config": {"0": {"head_dim": 8}}},
+        "layers of other sizes than those",
+    ),
+    "a width of one layer": (
+        "gemma4_text",
+        {"per_layer_config": {"5": {"intermediate_size": 8}}},
+        "has intermediate_size, which",
+    ),
+    "a window that turns in part": (
+        "gemma4_text",
+        {"rope_parameters": {"sliding_attention": {"rope_type": "proportional"}}},
+        "rope_type = 'proportional' is not supported",
     ),
     "two bases": (
         "gpt_neox",
@@ -198,6 +229,15 @@ def test_a_model_of_ours_finds_its_type(name):
     assert describe(OURS[name])[0].name == name
 
 
+E2B = {"model_type": "gemma4_text", "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35}
+E2B |= {"num_key_value_heads": 1, "num_kv_shared_layers": 20, "use_double_wide_mlp": True}
+E2B |= {"layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7}
+GEMMA4 = {"model_type": "gemma4_text", "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60}
+GEMMA4 |= {"num_attention_heads": 32, "num_key_value_heads": 16, "num_global_key_value_heads": 4, "attention_k_eq_v": True}
+GEMMA4 |= {"hidden_size_per_layer_input": 0, "sliding_window": 1024, "use_bidirectional_attention": "vision"}
+EXPERTS = GEMMA4 | {"hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30, "num_attention_heads": 16}
+EXPERTS |= {"num_key_value_heads": 8, "num_global_key_value_heads": 2, "enable_moe_block": True, "num_experts": 128}
+EXPERTS |= {"top_k_experts": 8, "moe_intermediate_size": 704}
 PUBLISHED: dict[str, tuple[dict[str, Any], int, int]] = {
     "DeepSeek-V2-Lite": (
         {"model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408}
@@ -207,6 +247,9 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int, int]] = {
         27 * 576,
     ),
     "DeepSeek-V3": ({"model_type": "deepseek_v3"}, 671_026_404_352 + 58 * 256, 61 * 576),
+    "Gemma 4 E2B": (E2B, 4_628_569_379, 12 * 2 * 256 + 3 * 2 * 512),
+    "Gemma 4 31B": (GEMMA4, 30_697_345_340, 50 * 2 * 16 * 256 + 10 * 2 * 4 * 512),
+    "Gemma 4 26B-A4B": (EXPERTS, 25_233_141_790, 25 * 2 * 8 * 256 + 5 * 2 * 2 * 512),
 }
 """Keys of models -> their parameters, to which the corrections of V3's routers are added, and numbers of a cached token."""
 

@@ -171,5 +171,6 @@ def test_the_cache_holds_the_same_keys_and_values(cached):
     _, ours = model.extend(tokens, empty_cache(model, B, CAPACITY))
     with torch.no_grad():
         _, theirs = twin.extend(torch.from_numpy(tokens), torch_cache(twin, B, CAPACITY))
-    check_held(ours.layers, theirs.layers)
+    for mine, other in zip(ours.layers, theirs.layers, strict=True):
+        check_held(mine, other)
     assert int(ours.length) == theirs.length == 11

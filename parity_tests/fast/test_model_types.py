@@ -37,12 +37,24 @@ RARE |= {"modernbert, biases", "modernbert-decoder, biases", "umt5, untied", "um
 RARE |= {"camembert", "data2vec-text", "ernie", "blenderbot", "mt5, encoder"}
 RARE |= {"deepseek_v2, greedy", "deepseek_v2, dense", "deepseek_v3, halves", "glm4_moe_lite", "youtu", "glm4_moe"}
 RARE |= {"deit", "deit, images", "dinov2", "dinov2_with_registers, images", "siglip_vision_model, no head"}
-RARE |= {"dinov3_vit, bare"}
+RARE |= {"dinov3_vit, bare", "gemma4_text, keys as values"}
 RARE |= {it for it in CASES if it.endswith((", masked", ", sequence", ", tokens", ", answers"))} - HEADS
 OFTEN = usually(CASES, *(name for name in CASES if name not in RARE))
 ONE_OF_EACH = usually(
     CASES,
-    *("albert", "bart", "bloom", "falcon", "gemma3_text", "gpt2, untied", "gpt_bigcode", "gpt_neox", "gpt_oss"),
+    *(
+        "albert",
+        "bart",
+        "bloom",
+        "falcon",
+        "gemma3_text",
+        "gemma4_text",
+        "gemma4_text, experts",
+        "gpt2, untied",
+        "gpt_bigcode",
+        "gpt_neox",
+        "gpt_oss",
+    ),
     *("whisper", "granite", "marian", "mpnet", "olmo2", "phi3", "qwen2_moe", "smollm3", "t5, untied"),
     *("deepseek_v2", "deepseek_v3", "dots1", "modernbert, mean", "modernbert-decoder", "umt5", "deberta-v2", "falcon, slopes"),
     *HEADS,
@@ -61,6 +73,7 @@ WRITE = usually(
         and "encoder" not in it
     ],
     "gemma3_text",
+    "gemma4_text",
     "gpt_neox",
     "marian",
     "t5",
@@ -159,7 +172,7 @@ def test_output_and_gradients_are_torchs(name, case):
     frozen = {"pegasus": ("encoder", "decoder"), "whisper": ("encoder",)}
     tables = {f"model.{stack}.embed_positions.weight" for stack in frozen.get(kind.name, ())}
     unread = {name for name in mine if name.endswith("embeddings.mask_token") and hasattr(theirs, "classifier")}
-    unread |= {name for name in mine if name.endswith("e_score_correction_bias") and not mine[name].any()}
+    unread |= {name for name in mine if name.endswith(("e_score_correction_bias", "layer_scalar")) and not mine[name].any()}
     assert set(mine) - set(wanted) <= {"final_logits_bias"} | tables | unread
     check_gradients({key: mine[key] for key in wanted}, wanted)
 

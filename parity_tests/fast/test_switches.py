@@ -51,6 +51,11 @@ CONTEXT = 23
 BARE = {"norm": "rms", "qkv_bias": False, "output_bias": False, "feed_forward_bias": False, "positions": "none"}
 LLAMA3 = {"rotary_scaling": "llama3", "rotary_factor": 8.0, "rotary_original_context": 9}
 LLAMA3 |= {"rotary_low_frequency_factor": 1.0, "rotary_high_frequency_factor": 4.0}
+SCALED = BARE | {"norm_position": "sandwich", "qk_norm": True, "value_norm": True, "attention_scale": 0.2}
+SCALED |= {"output_scale": True, "window": 5, "full_head_dim": 8, "full_kv_heads": 1, "rotary": "half"}
+SCALED |= {"rotary_base": 1e4, "rotary_window_base": 30.0}
+SCALED |= {"rotary_scaling": "proportional", "rotary_factor": 2.0, "rotary_pairs": 3, "n_kv_heads": K, "layers": "rolled"}
+SCALED |= {"gated": True, "activation": "gelu_tanh"}
 GPTS = {
     "llama": gpt_config(
         context=CONTEXT, **BARE, rotary="half", **LLAMA3, n_kv_heads=K, gated=True, activation="silu", layers="rolled"
@@ -209,6 +214,28 @@ GPTS = {
         dense_d_ff=20,
         layers="rolled",
     ),
+    "gemma 4": gpt_config(
+        context=CONTEXT,
+        **SCALED,
+        n_layers=5,
+        layer_pattern=("window", "full"),
+        full_value_projection=False,
+        layer_embedding=5,
+        shared_kv_layers=2,
+        shared_kv_d_ff=18,
+    ),
+    "gemma 4 with experts": gpt_config(
+        context=CONTEXT,
+        **SCALED,
+        n_layers=5,
+        layer_pattern=("window", "window", "full"),
+        n_experts=5,
+        experts_per_token=2,
+        router_normalised=True,
+        shared_d_ff=14,
+        expert_norms=True,
+        expert_scale=True,
+    ),
     "dense layers first, patterns of layers": gpt_config(
         context=CONTEXT,
         **BARE,
@@ -351,6 +378,8 @@ def model_twins(name):
         "deepseek",
         "modernbert",
         "deberta",
+        "gemma 4",
+        "gemma 4 with experts",
         *BY_LENGTH,
         FRAMES,
     ),
@@ -361,7 +390,7 @@ def test_equal(name, check):
         config = CONFIGS[name]
         changed = config.qk_norm or config.sinks or config.relative_bias == "disentangled"
         null = config.rotary == "none" and not changed  # else a key's bias changes its weight
-        unread = (".correction.bias", ".key.bias") if null else ".correction.bias"
+        unread = (".correction.bias", ".output_scale.weight", *((".key.bias",) if null else ()))
         assert check(reference, candidate) == [each for each in reference.weights if each.endswith(unread)]
     else:
         run_check(check, reference, candidate)
@@ -391,7 +420,7 @@ def left_padded(n):
 @pytest.mark.first(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("pieces", usually(PIECES, "pieces"))
-@pytest.mark.parametrize("name", usually(GPTS, "gemma", "neox", "olmo 2", "deepseek", "disentangled"))
+@pytest.mark.parametrize("name", usually(GPTS, "gemma", "neox", "olmo 2", "deepseek", "disentangled", "gemma 4"))
 def test_cached_equals_uncached(name, pieces):
     """After left padding, with positions given."""
     model, twin = wide_twins(name)
@@ -420,7 +449,7 @@ def test_cached_equals_uncached(name, pieces):
 @pytest.mark.first(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
-    "name", usually(GPTS | BY_LENGTH, "gemma", "alibi", "deepseek", "a base that grows, in layers without a window")
+    "name", usually(GPTS | BY_LENGTH, "gemma", "alibi", "deepseek", "gemma 4", "a base that grows, in layers without a window")
 )
 def test_what_it_writes_behind_padding_and_past_the_context(name):
     model, twin = wide_twins(name)
@@ -452,7 +481,7 @@ def test_what_a_beam_finds():
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", usually(CONFIGS, "gemma", "deepseek"))
+@pytest.mark.parametrize("name", usually(CONFIGS, "gemma 4", "deepseek"))
 def test_attention_weights_and_hidden_states(name):
     model, twin = wide_twins(name)
     tokens, target = (np.random.default_rng(seed).integers(0, V, (2, n)) for seed, n in ((5, CONTEXT), (6, CONTEXT - 3)))

@@ -31,10 +31,10 @@ def usually(cases: Iterable[str], *names: str) -> list[Any]:
 
 
 def check_held(found: KeysValues, reference: Any) -> None:
-    """The keys and values of every layer."""
+    """The keys and values of every layer, or of every head of one."""
     for name in ("keys", "values"):
         for i, (ours, theirs) in enumerate(zip(getattr(found, name), getattr(reference, name), strict=True)):
-            check_float64(f"{name} of layer {i}", ours, theirs)
+            check_float64(f"{name} {i}", ours, theirs)
 
 
 def block_config(**changes: Any) -> BlockConfig:

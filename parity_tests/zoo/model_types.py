@@ -44,6 +44,20 @@ LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
 WINDOW, FULL = "sliding_attention", "full_attention"
 GEMMA = MODERN | {"sliding_window": 4, "query_pre_attn_scalar": 7}
 BASES = {WINDOW: {"rope_type": "default", "rope_theta": 30.0}, FULL: LINEAR}
+GEMMA4 = MODERN | {
+    "num_hidden_layers": 5,
+    "layer_types": [WINDOW, WINDOW, FULL, WINDOW, FULL],
+    "sliding_window": 4,
+    "global_head_dim": 8,
+}
+GEMMA4 |= {"vocab_size_per_layer_input": V, "hidden_size_per_layer_input": 5, "num_kv_shared_layers": 2}
+GEMMA4 |= {"use_double_wide_mlp": True, "final_logit_softcapping": 3.0}
+PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 100.0, "partial_rotary_factor": 0.5, "factor": 2.0}
+GEMMA4 |= {"rope_parameters": BASES | {FULL: PROPORTIONAL}}
+GEMMA4_DENSE = GEMMA4 | {"num_hidden_layers": 4, "layer_types": [WINDOW, WINDOW, FULL, FULL], "num_kv_shared_layers": 0}
+GEMMA4_DENSE |= {"hidden_size_per_layer_input": 0, "num_key_value_heads": 3, "num_global_key_value_heads": 1}
+GEMMA4_DENSE |= {"attention_k_eq_v": True, "attention_bias": True, "global_head_dim": 10}
+GEMMA4_MOE = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 8}
 MOE = MODERN | {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "sliding_window": 3}
 OLMOE = MODERN | {"num_experts": 5, "num_experts_per_tok": 2}
 del OLMOE["head_dim"]
@@ -133,6 +147,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3ForCausalLM", MODERN | {"rope_parameters": YARN | {"attention_factor": 1.5}, "attention_bias": True}),
     "gemma2": ("Gemma2ForCausalLM", GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
     "gemma3_text": ("Gemma3ForCausalLM", GEMMA | {"layer_types": [FULL, WINDOW], "rope_parameters": BASES}),
+    "gemma4_text": ("Gemma4ForCausalLM", GEMMA4),
+    "gemma4_text, keys as values": ("Gemma4ForCausalLM", GEMMA4_DENSE),
+    "gemma4_text, experts": ("Gemma4ForCausalLM", GEMMA4_DENSE | GEMMA4_MOE),
     "mixtral": ("MixtralForCausalLM", MODERN | {"num_local_experts": 4, "sliding_window": 4}),
     "qwen2_moe": ("Qwen2MoeForCausalLM", MOE | {"shared_expert_intermediate_size": 14, "use_sliding_window": True}),
     "qwen3_moe": ("Qwen3MoeForCausalLM", MOE | {"norm_topk_prob": True, "num_experts_per_tok": 1, "head_dim": 6}),
@@ -384,10 +401,9 @@ def make_case(name: str, folder: Path, changes: Mapping[str, Any] | None = None)
     if name in ("t5, untied", "umt5, untied"):
         model.lm_head.weight = torch.nn.Parameter(torch.from_numpy(noise(V, D, seed=8)))
     with torch.no_grad():
-        for biases in (
-            it for key, it in model.named_buffers() if key.endswith(("final_logits_bias", "e_score_correction_bias"))
-        ):
-            biases.copy_(torch.from_numpy(noise(*biases.shape, seed=7)))
+        ends = "final_logits_bias", "e_score_correction_bias", "layer_scalar"
+        for i, buffer in enumerate(it for key, it in model.named_buffers() if key.endswith(ends)):
+            buffer += torch.from_numpy(noise(*buffer.shape, seed=7 + i))
     model.save_pretrained(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of models without a head of their own, which other tests read

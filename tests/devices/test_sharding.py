@@ -351,7 +351,8 @@ EXPERTS = GPTConfig(
     **SIZES, tied=True, embedding_width=4, gated=True, n_experts=4, router_bias=True, shared_d_ff=6, shared_gate=True
 )
 LATENTS = GPTConfig(**SIZES, tied=True, embedding_width=4, kv_latent=5, query_latent=3, rotary="half", rotary_dim=2, head_dim=4)
-LEAVES = [*PRESETS.values(), EVERY_PART, ENCODER, LABELLED, EXPERTS, LATENTS]
+LAYERS = GPTConfig(**SIZES, layer_embedding=5, output_scale=True)
+LEAVES = [*PRESETS.values(), EVERY_PART, ENCODER, LABELLED, EXPERTS, LATENTS, LAYERS]
 
 
 @pytest.mark.parametrize("config", LEAVES, ids=lambda config: type(config).__name__)

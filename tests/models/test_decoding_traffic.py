@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jaxformer as jf
+from jaxformer import pytree
 from jaxformer.decoding.choose import make_choice
-from jaxformer.nn import stack
 from tests.tiny import quick_key, tiny_config
 
 CONTEXT, BATCH, PROMPT, SIZE = 176, 3, 16, 128
@@ -104,6 +104,6 @@ def test_small_caches_do_not_grow():
 
 @pytest.mark.slow
 def test_layers_apart_are_the_same_layers(model):
-    apart = stack.take_layers_apart(model)
+    apart = pytree.take_layers_apart(model)
     ids = np.array([[1, 2, 3, 4]])
     assert np.allclose(apart(ids), model(ids), rtol=0, atol=1e-6)

@@ -218,7 +218,8 @@ def narrowed(model):
 @sides
 def test_a_cache_has_the_models_type(of, array, empty, config):
     layers = empty(narrowed(of(config)), 2, CONTEXT).layers
-    assert {str(store.dtype).removeprefix("torch.") for store in layers.keys + layers.values} == {"bfloat16"}
+    stores = [store for layer in layers for store in (layer.keys, layer.values)]
+    assert {str(store.dtype).removeprefix("torch.") for store in stores} == {"bfloat16"}
 
 
 @sides

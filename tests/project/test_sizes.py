@@ -57,6 +57,7 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/nn/stack.py:Stack._shared": ATTENTION,
     "jaxformer/nn/stack.py:Stack.hidden_states": ATTENTION,
     "jaxformer/nn/stack.py:Stack.weights": ATTENTION,
+    "jaxformer/nn/stacks.py:Stacks.extend": ATTENTION,
     "jaxformer/parity/trace/transformations.py:_scan.scan": "those of jax.lax.scan",
     "jaxformer/parity/trace/torch_hooks.py:fused_scores": TORCHS,
     "jaxformer/data/batches.py:Buckets.__init__": "the pairs, and each limit of a batch by its own name",

@@ -86,6 +86,7 @@ DIFFERENT = {
     "nn/feedforward.py: only jax has gelu_tanh": OWN,
     "nn/heads.py: Head: kernel | weight": LEAF,
     "nn/blocks.py: LayerScale: scale | weight": LEAF,
+    "nn/experts.py: ExpertScale: scale | weight": LEAF,
     "nn/images.py: ImageEmbedding: dropout_rate | dropout": RATE,
     "nn/images.py: PatchProjection: patch_size | nothing": OWN,
     "nn/images.py: only jax has cut_patches": OWN,

@@ -13,7 +13,7 @@ from torch_ref.nn.heads import make_head
 from torch_ref.nn.masks import seen_keys
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.pooling import pool_tokens
-from torch_ref.nn.two_stacks import make_stack
+from torch_ref.nn.stacks import make_stack
 
 
 class Encoder(nn.Module):

@@ -1,6 +1,6 @@
 """Encoder-decoder: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017, section 3)."""
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -136,7 +136,7 @@ class EncoderDecoder(nn.Module):
     ) -> tuple[Tensor, KVCache | None]:
         """Return the normed output of the decoder, before the read-out."""
         x, mask = self._embed_target(target, cache, memory, (mask, bias), (memory_mask, memory_bias))
-        biases = {"bias": bias, "memory_bias": memory_bias}
+        biases: dict[str, Any] = {"bias": bias, "memory_bias": memory_bias}
         x, cache = self.decoder.extend(x, cache, mask, memory, memory_mask, **biases)
         return self.decoder_norm(x), cache
 
@@ -183,7 +183,7 @@ class EncoderDecoder(nn.Module):
         check_source_mask(source_mask, x.shape, self.config.n_heads)
         own, cross = (target_mask, target_bias), (source_mask, memory_bias)
         x, mask = self._embed_target(target, None, encoder[-1], own, cross)
-        biases = {"bias": target_bias, "memory_bias": memory_bias}
+        biases: dict[str, Any] = {"bias": target_bias, "memory_bias": memory_bias}
         states = self.decoder.hidden_states(x, mask, encoder[-1], source_mask, **biases)
         return HiddenStates(encoder, torch.cat([states[:-1], self.decoder_norm(states[-1:])]))
 

@@ -10,9 +10,11 @@ from torch_ref.models.init import initialise
 from torch_ref.nn.cache import KVCache
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.heads import Head
+from torch_ref.nn.layer_embeddings import LayerEmbedding
 from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.nn.norms import make_norm
-from torch_ref.nn.two_stacks import make_stack
+from torch_ref.nn.place import Beside
+from torch_ref.nn.stacks import make_stack
 
 
 class GPT(nn.Module):
@@ -22,6 +24,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = check_config(config, GPTConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
+        self.layer_embed = LayerEmbedding(config) if config.layer_embedding else None
         self.stack = make_stack(config, causal=True)
         self.norm = make_norm(config.final_norm, config)
         self.head = Head(config)
@@ -61,8 +64,8 @@ class GPT(nn.Module):
         positions: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
         """Return the normed output of the stack, before the read-out."""
-        x, mask = self._embed(tokens, cache, mask, positions)
-        x, cache = self.stack.extend(x, cache, mask=mask, bias=bias, positions=positions)
+        x, mask, beside = self._embed(tokens, cache, mask, positions)
+        x, cache = self.stack.extend(x, cache, mask=mask, bias=bias, positions=positions, beside=beside)
         return self.norm(x), cache
 
     def routed_hidden_state(
@@ -76,8 +79,8 @@ class GPT(nn.Module):
         """Return the normed output of the stack and the router's logits of every layer, for a model with n_experts."""
         if not self.config.n_experts:
             raise ConfigError("n_experts = 0: the model has no router; take last_hidden_state")
-        x, mask = self._embed(tokens, None, mask, positions)
-        x, logits = self.stack.routed(x, mask, bias=bias, positions=positions)
+        x, mask, beside = self._embed(tokens, None, mask, positions)
+        x, logits = self.stack.routed(x, mask, bias=bias, positions=positions, beside=beside)
         return self.norm(x), logits
 
     def read_out(self, x: Tensor) -> Tensor:
@@ -93,8 +96,8 @@ class GPT(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Return the attention weights of every layer, for plotting: `L B N T T`."""
-        x, mask = self._embed(tokens, None, mask, positions)
-        return self.stack.weights(x, mask, bias=bias, positions=positions).own
+        x, mask, beside = self._embed(tokens, None, mask, positions)
+        return self.stack.weights(x, mask, bias=bias, positions=positions, beside=beside).own
 
     def hidden_states(
         self,
@@ -105,14 +108,15 @@ class GPT(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Return the embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
-        x, mask = self._embed(tokens, None, mask, positions)
-        states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
+        x, mask, beside = self._embed(tokens, None, mask, positions)
+        states = self.stack.hidden_states(x, mask, bias=bias, positions=positions, beside=beside)
         return torch.cat([states[:-1], self.norm(states[-1:])])
 
     def _embed(
         self, tokens: Tensor, cache: KVCache | None, mask: Tensor | None, positions: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the embedded tokens, and their mask: `mask`, with a cache combined with the causal mask."""
+    ) -> tuple[Tensor, Tensor | None, Beside]:
+        """Return the embedded tokens, their mask (`mask`, with a cache combined with the causal mask), and their embeddings for
+        each layer."""
         check_tokens(tokens.numpy(), self.config.vocab_size, self.config.context)
         batch, n_tokens = tokens.shape
         check_room(cache, n_tokens, self.config.context)
@@ -122,4 +126,5 @@ class GPT(nn.Module):
         if positions is None:
             positions = (start + torch.arange(n_tokens))[None]
         seen = mask if cache is None else combine(causal_mask(n_tokens, keys, start), mask)
-        return self.embed(tokens, positions), seen
+        x = self.embed(tokens, positions)
+        return x, seen, Beside(None if self.layer_embed is None else self.layer_embed(tokens, x))

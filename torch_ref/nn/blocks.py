@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.layer_kinds import Sharing
 from jaxformer.validation.inputs import check_attended
 from torch_ref.nn.attention import Memory, MultiHeadAttention
 from torch_ref.nn.cache import LayerCache
 from torch_ref.nn.experts import MixtureOfExperts, make_feed_forward
 from torch_ref.nn.latent_attention import make_attention
+from torch_ref.nn.layer_embeddings import LayerInput
 from torch_ref.nn.norms import make_norm
-from torch_ref.nn.place import IN_ORDER, Place
+from torch_ref.nn.place import IN_ORDER, Place, embedding_of
 from torch_ref.nn.positions import RelativeBias, biased
 
 
@@ -28,14 +30,15 @@ class AttentionWeights(NamedTuple):
 
 
 class LayerScale(nn.Module):
-    """weight * x, unit by unit (Touvron et al. 2021, equation 4)."""
+    """weight * x, unit by unit (Touvron et al. 2021, equation 4); if it is not `trained`, no gradient reaches the weight."""
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, *, trained: bool = True):
         super().__init__()
+        self.trained = trained
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.weight
+        return x * (self.weight if self.trained else self.weight.detach())
 
 
 class Block(nn.Module):
@@ -43,9 +46,18 @@ class Block(nn.Module):
     Output norm: x + dropout(output_norm(f(x))).
 
     With `parallel_residual`, attention and the feed-forward layer read the same x, and with `shared_norm` the same norm of it.
+    `sharing` says whose keys and values attention reads.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False, attention_norm: bool = True):
+    def __init__(
+        self,
+        config: BlockConfig,
+        *,
+        cross: bool = False,
+        causal: bool = False,
+        attention_norm: bool = True,
+        sharing: Sharing = "none",
+    ):
         super().__init__()
         self.pre, self.parallel, self.shared = config.norm_position != "post", config.parallel_residual, config.shared_norm
         self.multiplier = config.residual_multiplier
@@ -56,18 +68,21 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.residual_dropout)
         self.attention_norm = make_norm(norm if attention_norm else "none", config)
         self.relative_bias = RelativeBias(config, causal=causal) if config.relative_per_layer else None
-        self.attention = make_attention(config, causal=causal)
+        self.attention = make_attention(config, causal=causal, sharing=sharing)
         self.attention_output_norm = make_norm(config.norm, config) if behind else None
         self.cross_attention_norm = make_norm(norm if cross else "none", config)
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
         self.cross_attention_output_norm = make_norm(config.norm, config) if behind and cross else None
-        self.feed_forward_norm = make_norm(norm if config.d_ff and not self.shared else "none", config)
+        apart = config.d_ff and not self.shared and not config.expert_norms  # experts have norms of their own
+        self.feed_forward_norm = make_norm(norm if apart else "none", config)
         self.feed_forward = make_feed_forward(config) if config.d_ff else None
         self.feed_forward_output_norm = make_norm(config.norm, config) if behind and config.d_ff else None
         scaled = config.layer_scale is not None
         self.attention_layer_scale = LayerScale(config.d_model) if scaled else None
         self.cross_attention_layer_scale = LayerScale(config.d_model) if scaled and cross else None
         self.feed_forward_layer_scale = LayerScale(config.d_model) if scaled and config.d_ff else None
+        self.layer_input = LayerInput(config) if config.layer_embedding else None
+        self.output_scale = LayerScale(1, trained=False) if config.output_scale else None
 
     def forward(
         self,
@@ -108,7 +123,7 @@ class Block(nn.Module):
             y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
             y = _scaled(self.feed_forward_layer_scale, self.feed_forward(y))
             x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y)
-        return x, cache
+        return self._behind(x, place), cache
 
     def routed(
         self, x: Tensor, mask: Tensor | None = None, *, bias: Tensor | None = None, place: Place = IN_ORDER
@@ -119,7 +134,7 @@ class Block(nn.Module):
         y = read if self.shared else self._before(self.feed_forward_norm, given if self.parallel else x)
         y, logits = cast(MixtureOfExperts, self.feed_forward).routed(y)
         y = _scaled(self.feed_forward_layer_scale, y)
-        return self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y), logits
+        return self._behind(self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y), place), logits
 
     def weights(
         self,
@@ -151,6 +166,11 @@ class Block(nn.Module):
         y, cache = self.attention.extend(read, cache, mask=mask, bias=bias, place=place)
         y = _scaled(self.attention_layer_scale, y)
         return self._after(self.attention_norm, self.attention_output_norm, x, y), read, cache
+
+    def _behind(self, x: Tensor, place: Place) -> Tensor:
+        """Return the output: x with what a gate lets through of the layer's embeddings, times the output's factor."""
+        x = x if self.layer_input is None else x + self.layer_input(x, embedding_of(place))
+        return _scaled(self.output_scale, x)
 
     def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
         return norm(x) if self.pre else x

@@ -11,7 +11,25 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.layer_kinds import own_layers
 from jaxformer.validation.inputs import CacheShape, cached_blocks, check_cache_size, check_cache_type
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """Split the last axis into heads: `B T NH` -> `B T N H`."""
+    return x.unflatten(-1, (heads, -1))
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """Inverse of split_heads."""
+    return x.flatten(-2)
+
+
+def split_qkv(qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Split a fused projection: all queries, then all keys, then all values, as torch and GPT-2 pack them."""
+    width = qkv.shape[-1] // (heads + 2 * kv_heads)
+    q, k, v = qkv.split([heads * width, kv_heads * width, kv_heads * width], dim=-1)
+    return q, k, v
 
 
 def fold_heads(x: Tensor) -> Tensor:
@@ -40,22 +58,15 @@ class KeysValues:
         keys = unfold_heads(self.keys, self.heads)
         return keys, keys if self.values is None else unfold_heads(self.values, self.heads)
 
-    def part(self, layers: slice) -> "KeysValues":
-        """Select some of a stack's layers."""
-        return replace(self, keys=self.keys[layers], values=None if self.values is None else self.values[layers])
-
-    def join(self, last: "KeysValues") -> "KeysValues":
-        """Return these layers and those after them."""
-        return replace(self, keys=self.keys + last.keys, values=None if self.values is None else self.values + last.values)
-
     def take(self, rows: Tensor) -> "KeysValues":
         """Select the sequences of these rows, in this order; a row may be taken more than once."""
 
-        def pick(store: Tensor) -> Tensor:
+        def pick(store: Any) -> Any:
+            if store is None or isinstance(store, tuple):
+                return store and tuple(map(pick, store))
             return store.unflatten(0, (-1, self.heads))[rows].flatten(0, 1)
 
-        values = None if self.values is None else tuple(map(pick, self.values))
-        return replace(self, keys=tuple(map(pick, self.keys)), values=values)
+        return replace(self, keys=pick(self.keys), values=pick(self.values))
 
 
 @dataclass(frozen=True)
@@ -90,38 +101,33 @@ class LayerCache:
 class KVCache:
     """KV cache of a model; `extend` takes a cache and returns the next one."""
 
-    layers: KeysValues
-    """Keys and values of each layer, `B*K S H`."""
+    layers: tuple[KeysValues, ...]
+    """Keys and values of each layer that has its own, `B*K S H`; layers may have heads of several shapes."""
     length: int
     """Number of tokens held."""
 
     @property
     def capacity(self) -> int:
         """Number of tokens that fit, S."""
-        return self.layers.keys[0].shape[1]
+        return self.layers[0].keys.shape[1]
 
     @property
-    def shape(self) -> CacheShape:
-        """Number of layers, sequences and key/value heads, and the width of a head."""
-        rows, _, width = self.layers.keys[0].shape
-        return len(self.layers.keys), rows // self.layers.heads, self.layers.heads, width
+    def shapes(self) -> set[CacheShape]:
+        """Number of layers, sequences and key/value heads, and the width of a head, of every layer."""
+        sizes = ((it.heads, *it.keys.shape) for it in self.layers)
+        return {(len(self.layers), rows // heads, heads, width) for heads, rows, _, width in sizes}
 
-    def advance(self, layers: KeysValues, n_tokens: int) -> "KVCache":
+    def advance(self, layers: tuple[KeysValues, ...], n_tokens: int) -> "KVCache":
         """Return the cache with `layers`, to each of which n tokens have been appended."""
         return replace(self, layers=layers, length=self.length + n_tokens)
 
-    def split(self, n_layers: int) -> tuple["KVCache", "KVCache"]:
-        """Return the caches of the first layers and of the others."""
-        first, last = (self.layers.part(it) for it in (slice(n_layers), slice(n_layers, None)))
-        return replace(self, layers=first), replace(self, layers=last)
-
-    def join(self, last: "KVCache") -> "KVCache":
-        """Return the cache of these layers and of those after them, the inverse of `split`."""
-        return replace(self, layers=self.layers.join(last.layers))
+    def part(self, layers: slice) -> "KVCache":
+        """Return the cache of some layers."""
+        return replace(self, layers=self.layers[layers])
 
     def take(self, rows: Tensor) -> "KVCache":
         """Select the sequences of these rows, in this order; a row may be taken more than once."""
-        return replace(self, layers=self.layers.take(rows))
+        return replace(self, layers=tuple(it.take(rows) for it in self.layers))
 
 
 def empty_cache(model: nn.Module | BlockConfig, batch: int, capacity: int, dtype: torch.dtype | None = None) -> KVCache:
@@ -134,7 +140,9 @@ def empty_cache(model: nn.Module | BlockConfig, batch: int, capacity: int, dtype
     check_cache_size(batch, capacity)
     if dtype is None:
         dtype = torch.float32 if isinstance(model, BlockConfig) else next(model.parameters()).dtype
-    heads, width = blocks.cached_heads
-    shape = (batch * heads, capacity, width)
-    keys, values = (tuple(torch.zeros(shape, dtype=dtype) for _ in range(blocks.n_layers)) for _ in range(2))
-    return KVCache(KeysValues(keys, values if blocks.kv_latent is None else None, heads), 0)
+    layers = []
+    for config in own_layers(blocks):
+        heads, width = config.cached_heads
+        keys, values = (torch.zeros((batch * heads, capacity, width), dtype=dtype) for _ in range(2))
+        layers.append(KeysValues(keys, values if config.kv_latent is None else None, heads))
+    return KVCache(tuple(layers), 0)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.experts import GroupScore, Router
 from torch_ref.nn.feedforward import FeedForward, combine_gate
+from torch_ref.nn.norms import make_norm
 
 
 class Routing(NamedTuple):
@@ -121,6 +122,35 @@ class Correction(nn.Module):
         self.bias = nn.Parameter(torch.zeros(experts))
 
 
+class ExpertScale(nn.Module):
+    """Factor of the weight of each expert."""
+
+    def __init__(self, experts: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(experts))
+
+    def forward(self, choice: Choice) -> Choice:
+        return choice._replace(weights=choice.weights * self.weight.to(choice.weights.dtype)[choice.experts])
+
+
+class ExpertNorms(nn.Module):
+    """Norms of what the router (over sqrt(D)), the experts and the shared expert read, and of what the latter two give."""
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        self.factor = config.d_model**-0.5
+        self.router_norm, self.experts_norm, self.shared_norm = (make_norm(config.norm, config) for _ in range(3))
+        self.experts_output_norm, self.shared_output_norm = (make_norm(config.norm, config) for _ in range(2))
+
+    def before(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what the router, the experts and the shared expert read."""
+        return self.router_norm(x) * self.factor, self.experts_norm(x), self.shared_norm(x)
+
+    def after(self, y: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs of the experts and of the shared expert."""
+        return self.experts_output_norm(y), self.shared_output_norm(shared)
+
+
 class MixtureOfExperts(nn.Module):
     """Router and experts, and a shared expert that sees every token, behind a sigmoid gate or without one."""
 
@@ -130,7 +160,9 @@ class MixtureOfExperts(nn.Module):
         self.routing = Routing(config.router, config.experts_per_token, config.router_normalised, config.router_scale, *groups)
         self.router = nn.Linear(config.d_model, config.n_experts, config.router_bias)
         self.correction = Correction(config.n_experts) if config.router_correction else None
+        self.expert_scale = ExpertScale(config.n_experts) if config.expert_scale else None
         self.experts = Experts(config)
+        self.norms = ExpertNorms(config) if config.expert_norms else None
         self.shared = FeedForward(config, config.shared_d_ff) if config.shared_d_ff else None
         self.shared_gate = nn.Linear(config.d_model, 1, bias=False) if config.shared_gate else None
 
@@ -139,11 +171,17 @@ class MixtureOfExperts(nn.Module):
 
     def routed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the output and the router's logits."""
-        logits = self.router(x)
-        y = self.experts(x, route(logits, self.routing, None if self.correction is None else self.correction.bias))
+        read = (x, x, x) if self.norms is None else self.norms.before(x)
+        logits = self.router(read[0])
+        choice = route(logits, self.routing, None if self.correction is None else self.correction.bias)
+        if self.expert_scale is not None:
+            choice = self.expert_scale(choice)
+        y = self.experts(read[1], choice)
         if self.shared is None:
             return y, logits
-        shared = self.shared(x)
+        shared = self.shared(read[2])
+        if self.norms is not None:
+            y, shared = self.norms.after(y, shared)
         return y + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x)) * shared), logits
 
 

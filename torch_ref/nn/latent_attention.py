@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.layer_kinds import Sharing
 from torch_ref.nn.attention import (
     IN_ORDER,
     AttentionInputs,
@@ -14,10 +15,8 @@ from torch_ref.nn.attention import (
     Scoring,
     attention,
     attention_weights,
-    merge_heads,
-    split_heads,
 )
-from torch_ref.nn.cache import LayerCache
+from torch_ref.nn.cache import LayerCache, merge_heads, split_heads
 from torch_ref.nn.norms import ScaledNorm
 from torch_ref.nn.rotary import Rotary, make_rotary, rotate
 
@@ -123,6 +122,10 @@ class LatentAttention(nn.Module):
         return queries * (2 * self.width - made) < self.width * made
 
 
-def make_attention(config: BlockConfig, *, causal: bool = False) -> MultiHeadAttention | LatentAttention:
+def make_attention(
+    config: BlockConfig, *, causal: bool = False, sharing: Sharing = "none"
+) -> MultiHeadAttention | LatentAttention:
     """Build the self-attention of a block."""
-    return (MultiHeadAttention if config.kv_latent is None else LatentAttention)(config, causal=causal)
+    if config.kv_latent is None:
+        return MultiHeadAttention(config, causal=causal, sharing=sharing)
+    return LatentAttention(config, causal=causal)

@@ -12,6 +12,7 @@ from jaxformer.config.rotary import (
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
+    ProportionalScaling,
     RotaryEmbedding,
     YarnScaling,
 )
@@ -90,6 +91,8 @@ def scaled(angles: Tensor, rotary: RotaryEmbedding) -> tuple[Tensor, float]:
             return yarn(angles, scaling, rotary.base)
         case LongRopeScaling() as scaling:
             return divided(angles, scaling.short_factors), longrope_amplitude(scaling)
+        case ProportionalScaling() as scaling:
+            return proportional(angles, scaling), 1.0
     return angles, 1.0
 
 
@@ -129,6 +132,11 @@ def yarn(angles: Tensor, scaling: YarnScaling, base: float) -> tuple[Tensor, flo
 def divided(angles: Tensor, factors: tuple[float, ...]) -> Tensor:
     """Divide each pair's angle by its own factor (LongRoPE, Ding et al. 2024)."""
     return angles / torch.tensor(factors, dtype=torch.float64)
+
+
+def proportional(angles: Tensor, scaling: ProportionalScaling) -> Tensor:
+    """Divide the angles of the first pairs by the factor; the others do not turn (Gemma 4)."""
+    return torch.where(torch.arange(len(angles)) < scaling.pairs, angles / scaling.factor, 0.0)
 
 
 def longrope_amplitude(scaling: LongRopeScaling) -> float:

@@ -3,7 +3,7 @@
 from jaxformer.convert.family import Family, Rule
 
 TOWERS = ("encoder.", "encoder.stack.", "decoder.", "vision.stack.", "text.stack.")
-STACKS = ("", "stack.", "stack.first.", "stack.rest.", *TOWERS)
+STACKS = ("", "stack.", "stack.parts.{part}.", *TOWERS)
 
 TWIN = Family(
     name="twin",

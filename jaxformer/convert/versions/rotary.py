@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxformer.convert.versions.finding import ABSENT, Finding, shown
 from jaxformer.convert.versions.folder import CONFIG, Described, Folder, mapping
+from jaxformer.convert.versions.names import TYPES as NAMES
 
 WHOLE, NEAR = "full_attention", "sliding_attention"
 KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor")
@@ -87,7 +88,9 @@ class Read:
 
 
 def check_rotary(folder: Folder) -> Iterator[Finding]:
-    """Yield the bases, rotated parts and scalings that the versions read differently."""
+    """Yield the bases, rotated parts and scalings that the versions read differently, of types that both know."""
+    if folder.model_type in NAMES.five - NAMES.four:
+        return
     config, row = folder.config, TYPES.get(folder.model_type, Rotary())
     named = (*KEYS, row.theta_key, row.part_key, *(row.near or ())[:1])
     if (folder.kind is not None and "rope_parameters" not in folder.kind.keys) or not (

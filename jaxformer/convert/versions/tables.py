@@ -83,7 +83,7 @@ STRICT: Mapping[str, type] = {
 """Keys -> the one type that transformers 5 takes: 1 is no float to it. Version 4 takes what torch takes."""
 NULLABLE = {
     "attn_logit_softcapping": ("gemma2", "gemma3_text"),
-    "final_logit_softcapping": ("gemma2", "gemma3_text", "nanochat"),
+    "final_logit_softcapping": ("gemma2", "gemma3_text", "gemma4_text", "nanochat"),
     "head_dim": (
         *("arcee", "ernie4_5", "glm", "llama", "mistral", "mixtral", "nemotron", "olmoe", "qwen2_moe", "qwen3_moe"),
         *("hunyuan_v1_dense", "nomic_bert", "seed_oss"),

@@ -75,7 +75,7 @@ LATENTS = [
 ]
 
 GROUPS = [
-    Mutant(name, injection, "deepseek", r"rest\.blocks\.\d\.feed_forward", cause)
+    Mutant(name, injection, "deepseek", r"parts\.1\.blocks\.\d\.feed_forward", cause)
     for name, injection, cause in (
         (
             "the correction in the weights of experts",

@@ -217,7 +217,7 @@ BIASES = [
         "one table of distances for several layers",
         weights(first_table),
         "modern",
-        r"rest\.blocks\.1\.relative_bias",
+        r"parts\.1\.blocks\.1\.relative_bias",
     ),
     Mutant("slopes as if heads were a power of two", instead(positions, alibi_slopes=evenly_spread), "slopes", "relative_bias"),
 ]

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from jaxformer.config.experts import ExpertsConfig
-from jaxformer.config.first_layers import DenseLayersConfig
+from jaxformer.config.layer_kinds import LayerKindsConfig
 from jaxformer.config.models import GPTConfig
 from jaxformer.convert.axes import Part
 from jaxformer.convert.decoder_keys import rope_keys
@@ -150,7 +150,7 @@ def read_experts(found: dict[str, Any], names: Collection[str] = ()) -> dict[str
     return found | ({} if found["dense_layers"] else {"dense_d_ff": None})
 
 
-_OF_EXPERTS = {field.name for field in fields(ExpertsConfig)} | {field.name for field in fields(DenseLayersConfig)}
+_OF_EXPERTS = {field.name for field in fields(ExpertsConfig)} | {field.name for field in fields(LayerKindsConfig)}
 
 
 def expert_keys(config: GPTConfig) -> dict[str, Any]:

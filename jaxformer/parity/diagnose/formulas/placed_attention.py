@@ -45,8 +45,8 @@ def placed_choices(evidence: Evidence) -> Choices:
     if scores.shape != (batch, heads, length, length) or not heads or size % heads or projected[1].shape[1] != length:
         return {}
     width = size // heads
-    if any(x.shape[-1] % width for x in projected):
-        return {}
+    if any(x.shape[-1] % width or heads % (x.shape[-1] // width) for x in projected):
+        return {}  # as of a layer that projects no keys of its own
     q, k, v = (x.reshape(*x.shape[:2], -1, width) for x in projected)
     options = how_scores_are_made(evidence, q, k)
     chosen, allowed = found_in(options, scores), alive(evidence.masks, scores)
