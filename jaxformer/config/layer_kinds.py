@@ -83,7 +83,7 @@ class Kind(NamedTuple):
 @lru_cache(256)
 def runs_of(config: Any) -> tuple[Run, ...]:
     """Return a model's layers as runs of layers alike, in order; one if all are."""
-    if not isinstance(config, FirstLayersConfig):
+    if not (isinstance(config, FirstLayersConfig) and _may_differ(config)):
         return (Run(config),)
     kinds = kinds_of(config)
     if len({*kinds}) == 1:
@@ -121,7 +121,7 @@ def own_layers(config: Any) -> list[Any]:
 
 def cached_numbers(config: Any) -> int:
     """Return the number of numbers that a cache holds of one token, in all layers."""
-    return sum(it.cached_numbers for it in own_layers(config))
+    return sum(run.config.cached_numbers * run.config.n_layers for run in runs_of(config) if run.reads is None)
 
 
 FULL: dict[str, Any] = {"full_head_dim": None, "full_kv_heads": None, "full_value_projection": True}
@@ -138,6 +138,11 @@ GOES_WITH: dict[str, tuple[object, ...]] = {
     "n_experts": (0,),
 }
 """Field -> its values with which a first layer may lack the norm before attention."""
+
+
+def _may_differ(config: Any) -> bool:
+    """True if settings tell layers apart: those of most models do not, whatever the number of their layers."""
+    return not config.first_attention_norm or getattr(config, "dense_layers", 0) > 0 or _by_window(config)
 
 
 def _by_window(config: Any) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxformer.errors import message_of
 from jaxformer.parity.diagnose.by_arrays.attention import explain_attention, explain_empty_rows
 from jaxformer.parity.diagnose.by_arrays.gradients import explain_gradient
-from jaxformer.parity.diagnose.by_arrays.norms import explain_cancelled, explain_running
+from jaxformer.parity.diagnose.by_arrays.norms import explain_cancelled, explain_epsilon, explain_running
 from jaxformer.parity.diagnose.by_arrays.order import explain_axes, explain_ids, explain_later, explain_order, explain_rows
 from jaxformer.parity.diagnose.by_arrays.values import (
     appearance,
@@ -99,6 +99,7 @@ EXPLAINERS = (
     Explainer("shifted ids", ("value",), "iu", explain_ids),
     Explainer("other rows of a table", ("value",), "", explain_rows),
     *(Explainer(f"another {each.name}", ("value",), "f", partial(explain_by, each)) for each in HYPOTHESES),
+    Explainer("an unusual epsilon", ("value",), "f", explain_epsilon),
     Explainer("other factors in a sum", ("value",), "biufc", explain_sum),
     Explainer("a factor, a number added, a smaller type", ("value",), "f", explain_plainly),
     Explainer("another order along an axis", ("value",), "f", explain_order),

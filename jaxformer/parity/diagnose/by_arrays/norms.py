@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import OLD, Difference, Evidence
+from jaxformer.parity.diagnose.formulas.choices import CHOSEN
 from jaxformer.parity.diagnose.mutation import Change
 from jaxformer.parity.numerics.metrics import EXPLAINED, UNIT_ROUNDOFF, distance
 from jaxformer.parity.runs.isolated import Mismatch
@@ -72,6 +73,44 @@ def together(x: np.ndarray) -> Iterator[Together]:
     for axis in {1, x.ndim - 1}:
         if x.ndim > 1:
             yield lambda array, axis=axis: np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+
+
+def explain_epsilon(difference: Difference) -> Candidate | None:
+    """Explain a norm whose epsilon is no usual one, by solving (x - mean) / sqrt(variance + epsilon) gain + bias for it."""
+    ours, theirs, own = difference.jax, difference.torch, difference.evidence.parameters
+    for centered, variance, axis in normed(difference.evidence):
+        shape = [-1 if each == axis else 1 for each in range(centered.ndim)]
+        gain, bias = own.get("gain", np.ones(1)), own.get("bias", np.zeros(1))
+        if centered.shape != theirs.shape or not gain.all() or not {gain.size, bias.size} <= {1, centered.shape[axis]}:
+            continue
+        scaled = [(y - bias.reshape(shape)) / gain.reshape(shape) for y in (theirs, ours)]
+        found = [solved_epsilon(y, centered, variance) for y in scaled]
+        if None not in found and found[0] != found[1]:
+            return plain(CHOSEN, formula="norm", epsilon=tuple(f"{each:g}" for each in found))
+    return None
+
+
+def normed(evidence: Evidence) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Yield what a norm may divide, the variance of rows or the running one, and the axis of the gain."""
+    for x in evidence.before.values():
+        if x.ndim:
+            for centered in (x - x.mean(-1, keepdims=True), x):
+                yield centered, np.square(centered).mean(-1, keepdims=True), x.ndim - 1
+        for mean, variance in (("running_mean", "running_var"), ("mean", "var")):
+            if mean in evidence.statistics and variance in evidence.statistics:
+                held = evidence.statistics[mean], evidence.statistics[variance]
+                for axis in (axis for axis in range(1, x.ndim) if held[0].shape == x.shape[axis : axis + 1]):
+                    shape = [-1 if each == axis else 1 for each in range(x.ndim)]
+                    yield x - held[0].reshape(shape), held[1].reshape(shape), axis
+
+
+def solved_epsilon(y: np.ndarray, centered: np.ndarray, variance: np.ndarray) -> float | None:
+    """Return the number of fewest digits for which centered / sqrt(variance + epsilon) is y; None if there is none."""
+    axes = tuple(axis for axis, size in enumerate(variance.shape) if size == 1)
+    scale = (centered * y).sum(axes, keepdims=True) / np.square(centered).sum(axes, keepdims=True)
+    epsilon = float((scale**-2.0 - variance).flat[np.argmin(variance)])
+    rounded = (float(f"{epsilon:.{digits}g}") for digits in range(1, 9)) if np.isfinite(epsilon) and epsilon > 0 else ()
+    return next((each for each in rounded if distance(centered / np.sqrt(variance + each), y) <= EXPLAINED), None)
 
 
 SAME = 1e-9
