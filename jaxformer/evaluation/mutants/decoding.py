@@ -42,7 +42,7 @@ def constrained(change: Callable[[Array, Rules], tuple[Array, Rules]]) -> Inject
 
 def caches_stay(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
     """Leave the cache's rows in place when their sequences are reordered."""
-    return lambda self, rows: self if len(rows) == self.shape[1] else original(self, rows)
+    return lambda self, rows: self if len(rows) == min(self.shapes)[1] else original(self, rows)
 
 
 def one_ahead(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
