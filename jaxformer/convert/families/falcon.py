@@ -53,7 +53,8 @@ def _derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     if found["d_ff"] is None:
         found["d_ff"] = 4 * found["d_model"]
     rope = take_rope(found)
-    rope = rope if found["relative_bias"] == "none" else {"rotary": "none"}  # which transformers makes, and does not use
+    if found["relative_bias"] != "none":  # transformers makes rotary positions too, and does not use them
+        rope = {"rotary": "none", "projections": "separate"}  # torch packs them in another order, by groups of heads
     return found | rope | {"shared_norm": found["parallel_residual"] and norms == 1}
 
 

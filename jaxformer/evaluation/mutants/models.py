@@ -260,7 +260,7 @@ ENCODERS = [
         "head.transform",
         "children.left_out at=norm",
     ),
-    Mutant("a norm before the first attention", patch(blocks.Block, _before=always_normed), "modern", r"first\.blocks\.0"),
+    Mutant("a norm before the first attention", patch(blocks.Block, _before=always_normed), "modern", r"parts\.0\.blocks\.0"),
     Mutant(
         "labels of states without the head's dense layer",
         patch(heads.HeadTransform, __call__=lambda original: lambda self, x: self.norm(x)),

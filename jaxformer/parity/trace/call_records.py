@@ -4,6 +4,7 @@ Values inside `jax.vmap` are recorded as they are outside of it: with the mapped
 on one example of a batch is seen with the batch, as torch has it."""
 
 import copy
+from collections import UserDict
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, cast
@@ -87,8 +88,9 @@ def _visit(value: Any, f: Callable[[Any], Any]) -> Any:
 
 
 def _items(value: Any) -> dict[Any, Any]:
-    """Return the items of a list, tuple, dict or dataclass; empty for anything else."""
-    if isinstance(value, (type, linen.Module, nnx.Module)) or is_module(value):
+    """Return the items of a list, tuple, dict or dataclass; empty for anything else, also for a UserDict, to which modules
+    write what others read: a copy would part them."""
+    if isinstance(value, (type, linen.Module, nnx.Module, UserDict)) or is_module(value):
         return {}
     if is_dataclass(value):
         return {each.name: getattr(value, each.name) for each in fields(value) if hasattr(value, each.name)}
