@@ -151,6 +151,39 @@ def compared(theirs: Theirs, ours: Ours, **options: Any) -> Report:
     return compare(theirs, ours, (X,), rules=RULES, **{"checks": ("forward", "local", "gradients"), "tier": "A"} | options)
 
 
+class Giver(torch.nn.Module):
+    def forward(self, x: torch.Tensor, shared: collections.UserDict) -> torch.Tensor:
+        shared[len(shared)] = 2 * x
+        return x + sum(shared.values())
+
+
+class Givers(torch.nn.Module):
+    """Modules that write what later ones read into one dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(Giver() for _ in range(3))
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, shared = x * self.weight, collections.UserDict()
+        for part in self.parts:
+            x = part(x, shared)
+        return x
+
+
+def test_what_modules_share_stays_one():
+    def port(params, x):
+        x, shared = x * params["weight"], []
+        for _ in range(3):
+            shared.append(2 * x)
+            x = x + sum(shared)
+        return x
+
+    report = compare(Givers(), {"weight": np.ones(3, np.float32)}, (np.ones((2, 3), np.float32),), call_jax=port)
+    assert report.status == "equal", str(report)
+
+
 def test_modules_may_be_called_with_anything(theirs):
     report = compared(theirs, Ours())
     assert report.status == "equal", str(report)
