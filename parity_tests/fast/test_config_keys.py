@@ -145,6 +145,8 @@ REFUSED = {
         {"per_layer_config": {"5": {"intermediate_size": 8}}},
         "has intermediate_size, which",
     ),
+    "sizes of no layers": ("gemma4_text", {"per_layer_config": [1, 2]}, "= [1, 2] is no table of layers; give each layer's"),
+    "angles that are a number": ("gemma4_text", {"rope_parameters": {"full_attention": 3}}, "has full_attention = 3; give its"),
     "a window that turns in part": (
         "gemma4_text",
         {"rope_parameters": {"sliding_attention": {"rope_type": "proportional"}}},

@@ -101,6 +101,8 @@ def _full_layers(found: dict[str, Any], types: list[str]) -> dict[str, Any]:
     if own is None:
         sizes = {WIDTH: width} | ({HEADS: heads} if same and heads is not None else {})
         own = {i: sizes for i, kind in enumerate(types) if kind == FULL}
+    if not (isinstance(own, Mapping) and all(str(i).isdigit() and isinstance(it, Mapping) for i, it in own.items())):
+        raise ConfigError(f"per_layer_config = {own!r:.80} is no table of layers; give each layer's number and its sizes")
     usual = {WIDTH: found["head_dim"], HEADS: found["n_kv_heads"]}
     others = {int(i): {key: it for key, it in sizes.items() if usual.get(key, object()) != it} for i, sizes in own.items()}
     if unknown := sorted({key for sizes in others.values() for key in sizes} - usual.keys()):
@@ -119,6 +121,9 @@ def _full_layers(found: dict[str, Any], types: list[str]) -> dict[str, Any]:
 
 def _rotary(parameters: Mapping[str, Any], found: dict[str, Any], width: int) -> dict[str, Any]:
     """Return the rotary fields; of a head this wide, the first pairs alone turn in layers that see all tokens."""
+    for kind in (FULL, NEAR):
+        if not isinstance(parameters.get(kind) or {}, Mapping):
+            raise ConfigError(f"rope_parameters has {kind} = {parameters[kind]!r:.80}; give its rope_type and rope_theta")
     ropes = {kind: {"rope_theta": 1e4} | dict(parameters.get(kind) or {}) for kind in (FULL, NEAR)}
     parts = {kind: _part(kind, rope) for kind, rope in ropes.items()}
     turned = ropes[FULL].get("rope_type") == "proportional"
