@@ -118,9 +118,7 @@ class Compiled(Best):
 def fused_extend(self: Any, x: Any, cache: Any, memory: Any = None, mask: Any = None, *, bias: Any = None, place: Any) -> Any:
     """Compute the twin's attention by torch's scaled_dot_product_attention."""
     causal = self.causal and cache is None and memory is None
-    (*read, mask), bias, cache = self._attended(x, cache, memory, mask, bias, place)
-    if bias is not None:
-        raise NotImplementedError("attention with a bias is not timed")
+    (*read, mask), _, cache = self._attended(x, cache, memory, mask, bias, place)
     if causal and mask is not None:
         causal, mask = False, combine(causal_mask(x.shape[1]), mask)
     q, k, v = (heads.transpose(1, 2) for heads in read)

@@ -61,9 +61,13 @@ def gradient_norm(gradient: PyTree) -> Float[Array, ""]:
 
 def sum_of_squares(x: Float[Array, "..."]) -> Float[Array, ""]:
     """Sum the squares of all numbers, on a CPU chunk by chunk: whole, XLA writes them first, and takes four times as long."""
-    if x.size <= CHUNK or traced_for() is not None:  # on a mesh, chunks would be gathered on every device
+
+    def whole(x: Float[Array, "..."]) -> Float[Array, ""]:
         return jnp.square(x).sum()
-    return jax.lax.platform_dependent(x, cpu=chunked_sum_of_squares, default=lambda x: jnp.square(x).sum())
+
+    if x.size <= CHUNK or traced_for() is not None:  # on a mesh, chunks would be gathered on every device
+        return whole(x)
+    return jax.lax.platform_dependent(x, cpu=chunked_sum_of_squares, default=whole)
 
 
 def chunked_sum_of_squares(x: Float[Array, "..."]) -> Float[Array, ""]:
