@@ -12,7 +12,7 @@ from jaxformer.config.models import LABELLED, EncoderConfig
 from jaxformer.config.vision import VisionEncoderConfig
 from jaxformer.convert.family import Family, Rule, module_rules
 from jaxformer.convert.model_type import Field, ModelType, Task
-from jaxformer.errors import ConversionError
+from jaxformer.errors import ConfigError, ConversionError
 
 LABELS = {"id2label": Field("id2label", None), "num_labels": Field("num_labels", None)}
 """Keys that name the labels, or count them."""
@@ -117,6 +117,8 @@ def _labelled(found: dict[str, Any]) -> dict[str, Any]:
     names, n = found.pop("id2label"), found.pop("num_labels")
     if not names:
         return found | {"labels": tuple(f"LABEL_{i}" for i in range(FEWEST_LABELS if n is None else n))}
+    if n not in (None, len(names)):
+        raise ConfigError(f"num_labels = {n} differs from the {len(names)} labels of id2label; take it out")
     return found | {"labels": tuple(names[i] for i in sorted(names, key=int))}
 
 

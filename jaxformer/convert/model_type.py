@@ -14,6 +14,7 @@
 A new model type only needs a file in `families/` that creates a ModelType: `load`, `save` and the commands find it.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -208,7 +209,7 @@ class ModelType:
             try:
                 return self.config(**(self.derive(found, names) if self.derive else found))
             except (ConfigError, TypeError) as error:
-                problems.append(f"it describes no model: {error}")
+                problems.append(f"it describes no model: {self._in_keys(str(error))}")
             except (ArithmeticError, LookupError, ValueError, AttributeError) as error:
                 problems.append(f"it describes no model: a value is 0, too small or of another kind ({error!r})")
         raise ConfigError(f"config.json of a {self.name} cannot be used: {'; '.join(problems)}")
@@ -230,12 +231,19 @@ class ModelType:
         key = self.keys.get(name, None if name in self.harmless else SWITCHES.get(name))
         if isinstance(key, Only) and value != key.value and value is not None:
             return f"{name} = {value!r:.60} is not supported ({key.value!r} is): {key.otherwise}"
+        if isinstance(key, Field) and isinstance(key.default, bool) and not key.values and value not in (True, False, None):
+            return f"{name} = {value!r:.60} is neither true nor false"
         if isinstance(key, Same):
             wanted = described.get(key.key, self._default(key.key))
             return None if value == wanted else f"{name} = {value!r:.60} differs from {key.key} = {wanted!r}; here they are one"
         if key is None and name.removesuffix("_dict") not in self.parts and name not in HARMLESS | self.harmless:
             return f"{name} = {value!r:.60} is not a known key; take it out if it changes no output"
         return None
+
+    def _in_keys(self, message: str) -> str:
+        """Replace the fields whose values a message gives by the keys that set them."""
+        names = {key.name: name for name, key in self.keys.items() if isinstance(key, Field)}
+        return re.sub(r"\b(\w+)(?= = )", lambda found: names.get(found[0], found[0]), message)
 
     def _default(self, name: str) -> Any:
         key = self.keys[name]

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.experts import LEAST_GROUPED, GroupScore, Router
 from jaxformer.nn.feedforward import FeedForward, combine_gate
-from jaxformer.nn.grouped import grouped_matmul
+from jaxformer.nn.grouped import Blocks, grouped_matmul, make_blocks
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.precision import wide
@@ -86,34 +86,16 @@ class ExpertLinear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((experts, n_out), jnp.float32)) if bias else None
 
 
-class Groups(NamedTuple):
-    """Pairs of a token and one of its experts, sorted by expert."""
-
-    pair: Int[Array, " pairs"]
-    """Number of each pair among those of all tokens: token * k + place."""
-    expert: Int[Array, " pairs"]
-    sizes: Int[Array, " E"]
-    """Number of pairs of each expert."""
-
-
 def apply_all(layer: ExpertLinear, x: Float[Array, "B T I"]) -> Float[Array, "B T E O"]:
     """Apply every expert's layer to every token."""
     y = jnp.einsum("bti,eio->bteo", x.astype(layer.kernel.dtype), layer.kernel[...])
     return y if layer.bias is None else y + layer.bias[...].astype(y.dtype)[None, None]
 
 
-def apply_own(layer: ExpertLinear, x: Float[Array, "rows I"], groups: Groups) -> Float[Array, "rows O"]:
-    """Apply to each row the layer of its own expert."""
-    y = grouped_matmul(x.astype(layer.kernel.dtype), layer.kernel[...], groups.sizes)
-    return y if layer.bias is None else y + layer.bias[...].astype(y.dtype)[groups.expert]
-
-
-def group_by_expert(experts: Int[Array, "B T k"], n_experts: int) -> Groups:
-    """Sort the pairs of tokens and experts by expert."""
-    experts = experts.reshape(-1)
-    pair = jnp.argsort(experts, stable=True).astype(experts.dtype)
-    counted = experts[:, None] == jnp.arange(n_experts, dtype=experts.dtype)[None]
-    return Groups(pair, experts[pair], counted.sum(0, dtype=experts.dtype))
+def apply_own(layer: ExpertLinear, x: Float[Array, "blocks n I"], blocks: Blocks) -> Float[Array, "blocks n O"]:
+    """Apply to each block of rows the layer of its own expert."""
+    y = grouped_matmul(x.astype(layer.kernel.dtype), layer.kernel[...], blocks)
+    return y if layer.bias is None else y + layer.bias[...].astype(y.dtype)[blocks.group][:, None]
 
 
 class Experts(nnx.Module):
@@ -141,12 +123,11 @@ class Experts(nnx.Module):
         return y if self.down.bias is None else y + weights @ self.down.bias[...].astype(y.dtype)
 
     def _grouped(self, x: Array, choice: Choice) -> Array:
-        """Sort tokens by expert, and compute each by its own experts alone."""
-        groups = group_by_expert(choice.experts, self.n_experts)
-        tokens = x.reshape(-1, x.shape[-1])[groups.pair // self.chosen]
-        y = apply_own(self.down, self._hidden(lambda layer: apply_own(layer, tokens, groups)), groups)
-        in_order = jnp.zeros_like(y).at[groups.pair].set(y, unique_indices=True)
-        each = in_order.reshape(*choice.experts.shape, -1)
+        """Lay out tokens in blocks of one expert each, and compute each block by its own."""
+        blocks = make_blocks(choice.experts.reshape(-1), self.n_experts)
+        tokens = x.reshape(-1, x.shape[-1]).at[blocks.row // self.chosen].get(mode="fill", fill_value=0)
+        y = apply_own(self.down, self._hidden(lambda layer: apply_own(layer, tokens, blocks)), blocks)
+        each = y.reshape(-1, y.shape[-1]).at[blocks.place].get(unique_indices=True).reshape(*choice.experts.shape, -1)
         return jnp.einsum("btkd,btk->btd", each, choice.weights.astype(y.dtype))
 
     def _hidden(self, apply: Callable[[ExpertLinear], Array]) -> Array:

@@ -11,6 +11,7 @@ import jaxformer as jf
 from jaxformer.checkpoints.describe import cache_bytes
 from jaxformer.checkpoints.hf import describe, names_written
 from jaxformer.convert.config_values import normal_form
+from jaxformer.convert.heads import with_head
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.errors import ConfigError, ConversionError
 from jaxformer.pytree import count_parameters
@@ -146,10 +147,32 @@ REFUSED = {
         "has intermediate_size, which",
     ),
     "sizes of no layers": ("gemma4_text", {"per_layer_config": [1, 2]}, "= [1, 2] is no table of layers; give each layer's"),
-    "angles that are a number": ("gemma4_text", {"rope_parameters": {"full_attention": 3}}, "has full_attention = 3; give its"),
+    "angles that are a number": (
+        "gemma4_text",
+        {"rope_parameters": {"full_attention": 3, "sliding_attention": {}}},
+        "= 3; give its",
+    ),
+    "angles of half the layers": (
+        "gemma4_text",
+        {"rope_parameters": {"full_attention": {}}},
+        "has no sliding_attention, which",
+    ),
+    "a switch that is a word": ("gemma4_text", {"use_double_wide_mlp": "yes"}, "mlp = 'yes' is neither true nor false"),
+    "sizes of a layer past the end": (
+        "gemma4_text",
+        {"per_layer_config": {"30": {"head_dim": 4}}},
+        "has layer 30, and num_hidden",
+    ),
+    "experts without a number": ("gemma4_text", {"enable_moe_block": True}, "needs num_experts, top_k_experts and moe_inter"),
+    "heads that are not read": (
+        "falcon",
+        {"num_kv_heads": 3, "multi_query": False},
+        "num_kv_heads = 3 is not read with multi_",
+    ),
+    "a number by its own name": ("gemma4_text", {"num_kv_shared_layers": 31}, "num_kv_shared_layers = 31"),
     "a window that turns in part": (
         "gemma4_text",
-        {"rope_parameters": {"sliding_attention": {"rope_type": "proportional"}}},
+        {"rope_parameters": {"sliding_attention": {"rope_type": "proportional"}, "full_attention": {}}},
         "rope_type = 'proportional' is not supported",
     ),
     "two bases": (
@@ -281,3 +304,9 @@ def test_the_nearest_type_tells_what_it_has_not():
     sizes = {"vocab_size": 9, "context": 16, "d_model": 9, "n_layers": 1, "n_heads": 3, "d_ff": 20}
     with pytest.raises(ConversionError, match=r"^transformers' gpt2 has no place for head_bias = True .*; logits_scale = 0.5 "):
         describe(jf.GPTConfig(**sizes, tied=True, head_bias=True, logits_scale=0.5))
+
+
+def test_labels_of_another_number_are_refused():
+    kind = with_head(MODEL_TYPES["bert"], "sequence_classification")
+    with pytest.raises(ConfigError, match="num_labels = 3 differs from the 2 labels of id2label; take it out"):
+        kind.read({"id2label": {"0": "no", "1": "yes"}, "num_labels": 3}, HEAD)

@@ -124,22 +124,29 @@ SIZES = {
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_grouped_product_and_its_gradients(sizes):
+    group = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     x, w = noise(sum(sizes), 5), noise(len(sizes), 5, 6, seed=1)
 
-    def theirs(x, w):
-        return torch.cat([rows @ matrix for rows, matrix in zip(x.split(sizes), w, strict=True)])
+    def ours(x, w):
+        blocks = make_blocks(jnp.asarray(group), len(sizes))
+        return grouped_matmul(x.at[blocks.row].get(mode="fill", fill_value=0), w, blocks).reshape(-1, 6)[blocks.place]
 
-    check_function(jax.jit(lambda x, w: grouped_matmul(x, w, jnp.asarray(sizes, jnp.int32))), theirs, x, w)
+    check_function(jax.jit(ours), lambda x, w: (x[:, None] @ w[group])[:, 0], x, w)
 
 
-def test_blocks_are_of_one_group_and_hold_each_row_once():
-    sizes = np.array([0, 200, 7, 0, 1, 65, 0])
-    blocks = make_blocks(jnp.asarray(sizes, jnp.int32), int(sizes.sum()))
-    group, rows = np.repeat(np.arange(len(sizes)), sizes), np.asarray(blocks.rows)
-    assert sorted(rows[rows < len(group)]) == [*range(len(group))]
-    assert (rows[int(blocks.used) :] == len(group)).all()
-    for number, of_block in zip(blocks.group, rows, strict=True):
-        assert (group[of_block[of_block < len(group)]] == number).all()
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_blocks_are_of_one_group_and_hold_each_row_once(sizes):
+    group = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    blocks = jax.tree.map(np.asarray, make_blocks(jnp.asarray(group), len(sizes)))
+    rows = np.append(group, -1)[blocks.row]
+    assert ((rows == blocks.group[:, None]) | (rows == -1)).all()
+    assert sorted(blocks.row[blocks.row < len(group)]) == [*range(len(group))]
+    assert (blocks.row.reshape(-1)[blocks.place] == np.arange(len(group))).all()
+    assert (rows[blocks.used :] == -1).all()
+    assert (np.bincount(blocks.group, minlength=len(sizes)) * rows.shape[1] == blocks.sizes).all()
+
+
+def test_rows_of_a_block():
     assert [rows_of_block(n, 64) for n in (1, 100, 512, 4096, 10**6)] == [1, 1, 4, 32, 64]
 
 

@@ -97,7 +97,7 @@ def test_all_switches_at_once(folder):
 
 def test_a_description_of_no_model(folder):
     describe(folder, n_embd=5)
-    assert "it describes no model: n_heads = 2 does not divide d_model = 5" in said(folder)
+    assert "it describes no model: n_head = 2 does not divide n_embd = 5" in said(folder)
     describe(folder, n_embd="4")
     assert "d_model = '4' is not a whole number" in said(folder)
     describe(folder, model_type="gtp2")

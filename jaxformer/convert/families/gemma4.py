@@ -81,6 +81,8 @@ def _read(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     if wide and found["shared_kv_layers"]:
         found["shared_kv_d_ff"] = 2 * found["d_ff"]
     full, rope = _full_layers(found, types), found.pop("rope_parameters") or ROPES
+    if missing := [kind for kind in (FULL, NEAR) if kind in types and rope.get(kind) is None]:
+        raise ConfigError(f"rope_parameters has no {missing[0]}, which layer_types has; give its rope_type and rope_theta")
     width = full.get("full_head_dim", full.get("head_dim", found["head_dim"]))
     found |= layers | full | _rotary(rope, found | layers, width)
     return found | _experts(found)
@@ -91,6 +93,8 @@ def _experts(found: dict[str, Any]) -> dict[str, Any]:
     mixture, n, chosen, width = (found.pop(name) for name in ("mixture", "n_experts", "experts_per_token", "expert_d_ff"))
     if not mixture:
         return {}
+    if None in (n, chosen, width):
+        raise ConfigError("enable_moe_block = True needs num_experts, top_k_experts and moe_intermediate_size")
     sizes = {"n_experts": n, "experts_per_token": chosen, "shared_d_ff": found["d_ff"], "d_ff": width}
     return sizes | {"router_normalised": True, "expert_norms": True, "expert_scale": True}
 
@@ -103,6 +107,8 @@ def _full_layers(found: dict[str, Any], types: list[str]) -> dict[str, Any]:
         own = {i: sizes for i, kind in enumerate(types) if kind == FULL}
     if not (isinstance(own, Mapping) and all(str(i).isdigit() and isinstance(it, Mapping) for i, it in own.items())):
         raise ConfigError(f"per_layer_config = {own!r:.80} is no table of layers; give each layer's number and its sizes")
+    if missing := [i for i in own if int(i) >= len(types)]:
+        raise ConfigError(f"per_layer_config has layer {missing[0]}, and num_hidden_layers = {len(types)}; take it out")
     usual = {WIDTH: found["head_dim"], HEADS: found["n_kv_heads"]}
     others = {int(i): {key: it for key, it in sizes.items() if usual.get(key, object()) != it} for i, sizes in own.items()}
     if unknown := sorted({key for sizes in others.values() for key in sizes} - usual.keys()):
