@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding.beam import BeamNumbers, BeamShape, Hypotheses, beam_search, hypotheses, make_beam
 from jaxformer.decoding.choose import Choice, Step, advance, begin, make_choice
+from jaxformer.decoding.layout import lay_out
 from jaxformer.decoding.prepare import (
     NONE,
     bucket,
@@ -136,18 +137,18 @@ def last(model: GPT, states: Float[Array, "B T D"], place: Array | int) -> Float
 
 
 def read(
-    model: GPT, text: Int[Array, "B P"], start: Int[Array, ""], padding: Int[Array, " B"], capacity: int, width: int
+    model: GPT, text: Int[Array, "B P"], start: Int[Array, ""], padding: Int[Array, " B"], rooms: list[int], width: int
 ) -> tuple[Step, Float[Array, "B V"], KVCache, Int[Array, "B P"]]:
     """Return a step for `width` rows per prompt, the first token's logits, the cache, and the tokens read, right-aligned after
-    -1.
+    -1. The cache will grow to the last of its capacities `rooms`.
     """
-    batch, longest = text.shape
+    (batch, longest), capacity = text.shape, rooms[0]
     cache = cut_cache(empty_cache(model, batch, capacity))
     # Rotary angles may depend on the largest position: those behind the prompt, which no token sees, are none of its own.
     positions = jnp.minimum(places(jnp.int32(0), longest, padding), start - 1)
     states, cache = model.last_hidden_state(text, cache, mask=behind(padding, capacity), positions=positions)
     rows = jnp.repeat(padding, width)
-    apart = take_layers_apart(model)
+    apart = lay_out(model, batch * width, rooms[-1] - longest)
 
     def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
         positions = places(cache.length, 1, rows)
@@ -176,7 +177,7 @@ def _generate(
     """
     context = model.config.context
     rooms = capacities(model, text.shape[0], text.shape[1], min(text.shape[1] + size, context))
-    step, logits, cache, history = read(model, text, start, padding, rooms[0], width=1)
+    step, logits, cache, history = read(model, text, start, padding, rooms, width=1)
     progress = begin(logits, cache, history, size, choice.rules)
     for room in rooms:
         progress = replace(progress, cache=progress.cache.grow(room))
@@ -228,5 +229,5 @@ def _generate_beam(
     shape: BeamShape,
 ) -> tuple[Int[Array, "B n X"], Float[Array, "B n"], Int[Array, ""]]:
     capacity = min(text.shape[1] + size, model.config.context)
-    step, logits, cache, history = read(model, text, start, padding, capacity, shape.width)
+    step, logits, cache, history = read(model, text, start, padding, [capacity], shape.width)
     return beam_search(step, logits, cache, history, numbers, end, size, shape)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding.beam import BeamNumbers, BeamShape, Hypotheses, beam_search, hypotheses, make_beam
 from jaxformer.decoding.choose import Choice, Step, advance, begin, make_choice
+from jaxformer.decoding.layout import lay_out
 from jaxformer.decoding.prepare import (
     bucket,
     check_broken,
@@ -28,7 +29,6 @@ from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.placement import cut_cache, on_host
-from jaxformer.pytree import take_layers_apart
 from jaxformer.runtime.jit import jit
 from jaxformer.validation.arrays import Tokens, as_array, check_frames, check_values
 from jaxformer.validation.inputs import check_tokens
@@ -129,7 +129,7 @@ def read(
     started = jnp.broadcast_to(start, (batch, start.size))
     logits, cache = model.extend(started, cache, remembered, memory_mask=mask)
     rows = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), width)
-    remembered, apart = remembered.take(rows), take_layers_apart(model)
+    remembered, apart = remembered.take(rows), lay_out(model, batch * width, size)
     mask = None if mask is None else mask[rows]
 
     def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:

@@ -115,7 +115,7 @@ def _prompt(model: GPT, text: Array, valid: Array, n_tokens: int) -> Begun:
     order = jnp.argsort(valid, axis=1, stable=True)
     text, length = jnp.take_along_axis(text, order, 1), text.shape[1]
     padding = (~valid).sum(1, dtype=jnp.int32)
-    return read(model, text, jnp.asarray(length, jnp.int32), padding, length + n_tokens, width=1)
+    return read(model, text, jnp.asarray(length, jnp.int32), padding, [length + n_tokens], width=1)
 
 
 def _source(model: EncoderDecoder, text: Array, valid: Array, start: int | None, n_tokens: int) -> Begun:

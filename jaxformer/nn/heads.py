@@ -8,7 +8,7 @@ from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConf
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.embeddings import Embedding
 from jaxformer.nn.feedforward import ACTIVATIONS
-from jaxformer.nn.linear import Linear, add_bias, matmul
+from jaxformer.nn.linear import Linear, add_bias, multiply
 from jaxformer.nn.norms import make_norm
 
 
@@ -46,7 +46,7 @@ class Head(nnx.Module):
     def __call__(self, x: Float[Array, "*rows D"], token: Embedding) -> Float[Array, "*rows V"]:
         x = (x if self.transform is None else self.transform(x)) * self.scale
         x = x if self.project is None else self.project(x)
-        y = token.decode(x) if self.kernel is None else matmul(x.astype(self.kernel.dtype), self.kernel[...])
+        y = token.decode(x) if self.kernel is None else multiply(x, self.kernel)
         y = y if self.bias is None else add_bias(y, self.bias[...])
         return y if self.softcap is None else self.softcap * jnp.tanh(y / self.softcap)
 

@@ -2,7 +2,9 @@
 
 The PyTorch twin uses torch.nn.Linear, and torch's own gradient is fast: it has no such function."""
 
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Float
 
 from jaxformer.nn.precision import wide
+from jaxformer.runtime.environment import cores
 
 
 @jax.custom_jvp
@@ -51,6 +54,47 @@ def _columns(x):
     return x.T
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Columns:
+    """Kernel of a layer by its columns, for products with few rows on a CPU.
+
+    Each column is read in one piece, and groups of columns are multiplied side by side on the cores. In place of an array it
+    is what `multiply` takes.
+    """
+
+    columns: Any
+    """Columns `G _ I` in groups of equal size; behind the last one come zeros."""
+    n_out: int = field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, columns: Float[Array, "O I"]) -> "Columns":
+        """Part columns into a group for each core."""
+        n_out, n_in = columns.shape
+        groups = cores()
+        return cls(jnp.pad(columns, ((0, -n_out % groups), (0, 0))).reshape(groups, -1, n_in), n_out)
+
+    @property
+    def dtype(self) -> Any:
+        return self.columns.dtype
+
+    def __getitem__(self, every: Any) -> "Columns":
+        """Return itself for `...`, as a parameter is read."""
+        return self
+
+    def multiply(self, x: Float[Array, "*rows I"]) -> Float[Array, "*rows O"]:
+        """Return the product of x with the kernel."""
+        rows = x.reshape(-1, x.shape[-1]).T
+        y = jnp.einsum("gci,gir->gcr", self.columns, jnp.broadcast_to(rows, (len(self.columns), *rows.shape)))
+        return y.reshape(-1, rows.shape[1])[: self.n_out].T.reshape(*x.shape[:-1], self.n_out)
+
+
+def multiply(x: Float[Array, "*rows I"], kernel: nnx.Param) -> Float[Array, "*rows O"]:
+    """Return x @ kernel, in the kernel's dtype."""
+    x, w = x.astype(kernel.dtype), kernel[...]
+    return w.multiply(x) if isinstance(w, Columns) else matmul(x, w)
+
+
 def add_bias(y: Float[Array, "... O"], bias: Float[Array, " O"]) -> Float[Array, "... O"]:
     """Return y + bias in y's dtype, added in float32 or wider: the bias's gradient is a sum over all rows."""
     return (wide(y) + wide(bias).reshape((1,) * (y.ndim - 1) + (-1,))).astype(y.dtype)
@@ -64,5 +108,5 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(n_out, jnp.float32)) if bias else None
 
     def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
-        y = matmul(x.astype(self.kernel.dtype), self.kernel[...])
+        y = multiply(x, self.kernel)
         return y if self.bias is None else add_bias(y, self.bias[...])

@@ -12,6 +12,7 @@ import pytest
 import jaxformer as jf
 from jaxformer import pytree
 from jaxformer.decoding.choose import make_choice
+from jaxformer.runtime.environment import cores
 from tests.tiny import quick_key, tiny_config
 
 CONTEXT, BATCH, PROMPT, SIZE = 176, 3, 16, 128
@@ -75,8 +76,9 @@ def test_a_token_copies_neither_weights_nor_cache(config, batch, monkeypatch):
     for body, room in loops:
         assert made(body, batch * heads, room, width) == []
         assert made(body, config.d_model, config.d_ff) == []
+        assert made(body, cores(), config.d_ff // cores(), config.d_model) == []
 
-    monkeypatch.setattr(MODULE, "take_layers_apart", lambda model: model)
+    monkeypatch.setattr(MODULE, "lay_out", lambda model, rows, tokens: model)
     _generate.clear_cache()
     assert any(made(body, config.d_model, config.d_ff) for body, _ in loops_over_tokens(config, batch)), "slices are not seen"
 

@@ -12,6 +12,7 @@ ROOT = Path(jaxformer.__file__).parents[1]
 PACKAGES = ("nn", "models", "decoding", "training")
 
 NO_TWIN = {
+    "decoding/layout.py": "torch's kernels read weights as they are",
     "decoding/prepare.py": "torch compiles nothing",
     "models/shown.py": "notebooks show torch's modules as their text",
     "nn/chunked_attention.py": "torch's fused attention keeps no scores",
