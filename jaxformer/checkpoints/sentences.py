@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from jaxformer.errors import CheckpointError, ConfigError, ConversionError, Inpu
 from jaxformer.models import Encoder, SentenceModel
 from jaxformer.models.init import Undrawn
 from jaxformer.pytree import map_named, named_leaves
+from jaxformer.runtime.jit import jit
 from jaxformer.validation.fields import check_path, check_size
 from jaxformer.validation.inputs import check_several, check_text
 
@@ -97,7 +99,7 @@ class SentenceEncoder:
                 yield Rows(start + chosen, _fitted(ids[chosen], shape), _fitted(valid[chosen], shape))
 
 
-@jax.jit
+@partial(jit, work="write")
 def _vectors(model: SentenceModel, ids: Array, valid: Array) -> Array:
     return model(ids, valid)
 

@@ -252,7 +252,7 @@ def _next_logits(model: EncoderDecoder, frames: Array, target: Array) -> Array:
     return model.decode(target, model.encode(frames))[0, -1]
 
 
-_log_mel = jax.jit(log_mel, static_argnums=1)
+_log_mel = jit(log_mel, work="write", static_argnums=1)
 
 
 def load_transcriber(path: Path | str) -> Transcriber:
