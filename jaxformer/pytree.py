@@ -58,14 +58,12 @@ def layer_of(tree: PyTree, i: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[i], tree, is_leaf=is_apart)
 
 
-def take_layers_apart(tree: PyTree, of_layer: Callable[[str, Any], Any] | None = None) -> PyTree:
+def take_layers_apart(tree: PyTree, of_layer: Callable[[str, Any], Any] = lambda name, leaf: leaf) -> PyTree:
     """Return the model with an array per layer instead of stacked arrays, of which a loop would copy a slice each time, or with
-    what `of_layer(name, array)` makes of each."""
+    what `of_layer(name, array)` makes of it."""
 
     def apart(name: str, leaf: Any) -> Any:
-        if not is_stacked(name):
-            return leaf
-        return tuple(leaf) if of_layer is None else tuple(of_layer(name, each) for each in leaf)
+        return tuple(of_layer(name, each) for each in leaf) if is_stacked(name) else leaf
 
     return jax.lax.optimization_barrier(map_named(apart, tree))
 

@@ -118,7 +118,7 @@ def _labelled(found: dict[str, Any]) -> dict[str, Any]:
     if not names:
         return found | {"labels": tuple(f"LABEL_{i}" for i in range(FEWEST_LABELS if n is None else n))}
     if n not in (None, len(names)):
-        raise ConfigError(f"num_labels = {n} differs from the {len(names)} labels of id2label; take it out")
+        raise ConfigError(f"num_labels = {n} differs from the {len(names)} labels of id2label; take the wrong one out")
     return found | {"labels": tuple(names[i] for i in sorted(names, key=int))}
 
 

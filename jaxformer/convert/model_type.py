@@ -209,7 +209,7 @@ class ModelType:
             try:
                 return self.config(**(self.derive(found, names) if self.derive else found))
             except (ConfigError, TypeError) as error:
-                problems.append(f"it describes no model: {self._in_keys(str(error))}")
+                problems.append(f"it describes no model: {self._in_keys(str(error), described)}")
             except (ArithmeticError, LookupError, ValueError, AttributeError) as error:
                 problems.append(f"it describes no model: a value is 0, too small or of another kind ({error!r})")
         raise ConfigError(f"config.json of a {self.name} cannot be used: {'; '.join(problems)}")
@@ -240,10 +240,16 @@ class ModelType:
             return f"{name} = {value!r:.60} is not a known key; take it out if it changes no output"
         return None
 
-    def _in_keys(self, message: str) -> str:
-        """Replace the fields whose values a message gives by the keys that set them."""
-        names = {key.name: name for name, key in self.keys.items() if isinstance(key, Field)}
-        return re.sub(r"\b(\w+)(?= = )", lambda found: names.get(found[0], found[0]), message)
+    def _in_keys(self, message: str, described: Mapping[str, Any]) -> str:
+        """Replace fields that a message gives the value of by the keys of config.json that have this value."""
+
+        def keyed(found: re.Match[str]) -> str:
+            field, value = found.groups()
+            keys = (name for name, key in self.keys.items() if isinstance(key, Field) and key.name == field)
+            key = next((name for name in keys if repr(value_of(described, name, self._default(name))) == value), field)
+            return f"{key} = {value}"
+
+        return re.sub(r"\b(\w+) = ('[^']*'|[^\s;,:]+)", keyed, message)
 
     def _default(self, name: str) -> Any:
         key = self.keys[name]

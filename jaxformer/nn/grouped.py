@@ -34,8 +34,8 @@ def rows_of_block(rows: int, groups: int) -> int:
 
 
 def make_blocks(group_of_row: Int[Array, " rows"], groups: int) -> Blocks:
-    """Give each row a place in a block of its group. The number of blocks is static: each group may have one more than full
-    ones."""
+    """Give each row a place in a block of its group. The number of blocks is static: each group may have one block
+    more than its full ones."""
     rows = len(group_of_row)
     n = rows_of_block(rows, groups)
     number = jnp.arange(rows // n + min(groups, rows) * (n > 1), dtype=group_of_row.dtype)

@@ -167,7 +167,7 @@ REFUSED = {
     "heads that are not read": (
         "falcon",
         {"num_kv_heads": 3, "multi_query": False},
-        "num_kv_heads = 3 is not read with multi_",
+        "num_kv_heads = 3 differs from num_attention_heads = 71",
     ),
     "a number by its own name": ("gemma4_text", {"num_kv_shared_layers": 31}, "num_kv_shared_layers = 31"),
     "a window that turns in part": (
@@ -308,5 +308,5 @@ def test_the_nearest_type_tells_what_it_has_not():
 
 def test_labels_of_another_number_are_refused():
     kind = with_head(MODEL_TYPES["bert"], "sequence_classification")
-    with pytest.raises(ConfigError, match="num_labels = 3 differs from the 2 labels of id2label; take it out"):
+    with pytest.raises(ConfigError, match="num_labels = 3 differs from the 2 labels of id2label; take the wrong one out"):
         kind.read({"id2label": {"0": "no", "1": "yes"}, "num_labels": 3}, HEAD)

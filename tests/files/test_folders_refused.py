@@ -99,7 +99,7 @@ def test_a_description_of_no_model(folder):
     describe(folder, n_embd=5)
     assert "it describes no model: n_head = 2 does not divide n_embd = 5" in said(folder)
     describe(folder, n_embd="4")
-    assert "d_model = '4' is not a whole number" in said(folder)
+    assert "n_embd = '4' is not a whole number" in said(folder)
     describe(folder, model_type="gtp2")
     assert "model_type = 'gtp2' is not loaded (`jaxformer families` lists those that are); " in said(folder)
     assert "names of its tensors are those of a 'gpt2', which may compute something else" in said(folder)

@@ -14,7 +14,7 @@ from jaxformer.errors import CheckpointError, JaxformerError
 from tests.tiny import tiny_config
 
 SIZES = {"vocab_size": 11, "context": 9, "d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 16}
-GPT = jf.excite(jf.abstract(tiny_config(n_kv_heads=1)), seed=0)
+GPT = jf.excite(jf.abstract(tiny_config(n_kv_heads=1, tied=True)), seed=0)
 ENCODER = jf.excite(jf.abstract(jf.EncoderConfig(**SIZES, token_types=2)), seed=1)
 TRANSLATOR = jf.excite(jf.abstract(jf.EncoderDecoderConfig(**SIZES, source_context=7)), seed=2)
 DRAWN = jf.SamplingConfig(top_p=0.9, suppressed=(3,))

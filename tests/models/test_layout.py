@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import jaxformer as jf
-from jaxformer.decoding.layout import NARROW, WIDE, columns_of, lay_out
+from jaxformer.decoding import layout
+from jaxformer.decoding.layout import LONG, NARROW, WIDE, by_columns, lay_out, linear_kernels
 from jaxformer.nn.linear import Columns
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.probe import excite
@@ -29,36 +30,52 @@ def test_a_product_with_columns_is_one_with_the_kernel(n_out):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_model_is_the_same_in_either_layout(name):
+def test_the_model_is_the_same_in_either_layout(name, monkeypatch):
+    monkeypatch.setattr(layout, "NARROW", 1)
     with jax.enable_x64(True):
         model = to_float64(excite(jf.abstract(CONFIGS[name]), seed=1))
         ids = jnp.asarray([[1, 5, 3, 7]])
         wanted = model(ids)
         for rows in (1, 3, 8):
-            laid = lay_out(model, rows, 64)
+            laid = lay_out(model, rows, LONG)
             np.testing.assert_allclose(laid(ids), wanted, rtol=0, atol=1e-12, err_msg=f"{rows} rows")
-            assert isinstance(laid.head.kernel[...], Columns) == (rows == 1 or (rows == 8 and "tied" in name))
+            assert isinstance(laid.head.kernel[...], Columns) == (rows != 3)
+            assert is_by_columns(laid, "attention") == (rows != 3)
+
+
+def is_by_columns(model, part):
+    """True if the output projections of the layers' attention are laid out."""
+    return isinstance(getattr(model.stack.blocks, part).out.kernel.get_value()[0], Columns)
 
 
 def test_which_kernels_are_laid_out():
-    """Measured: narrow ones are faster as they are with some rows, wide ones with a single row."""
-    narrow, wide = jnp.zeros((NARROW - 1, WIDE)), jnp.zeros((WIDE, WIDE + 1))
-    taken = {
-        rows: [isinstance(columns_of(rows, "up.kernel", it), Columns) for it in (narrow, wide)] for rows in (1, 7, 8, 64, 65)
-    }
-    assert taken == {1: [True, False], 7: [False] * 2, 8: [False, True], 64: [False, True], 65: [False] * 2}
-    for name, leaf in (
-        ("up.bias", narrow),
-        ("key_up.kernel", narrow),
-        ("up.kernel", narrow[None]),
-        ("up.kernel", narrow.astype("bfloat16")),
-    ):
-        assert columns_of(1, name, leaf) is leaf
+    """Measured: narrow ones are faster as they are with some rows; those of half precision were not measured."""
+    narrow, wide = jnp.zeros((NARROW - 1, WIDE)), jnp.zeros((NARROW, NARROW + 1))
+    taken = {rows: [isinstance(by_columns(rows, it), Columns) for it in (narrow, wide)] for rows in (1, 7, 8, 64, 65)}
+    assert taken == {1: [True] * 2, 7: [False] * 2, 8: [False, True], 64: [False, True], 65: [False] * 2}
+    assert by_columns(1, half := wide.astype("bfloat16")) is half
 
 
-def test_short_texts_lay_out_no_layers():
+def test_kernels_that_are_read_otherwise_stay():
+    names = linear_kernels(jf.abstract(CONFIGS["latents"]))
+    assert "stack.blocks.attention.out.kernel" in names
+    assert not any("key_up" in name or "value_up" in name for name in names)
+    sizes = {"vocab_size": 11, "context": 9, "d_model": 8, "n_layers": 1, "n_heads": 2, "d_ff": 16}
+    names = linear_kernels(jf.abstract(jf.EncoderDecoderConfig(**sizes)))
+    assert {name.split(".")[0] for name in names} == {"decoder"}
+    assert not any("experts" in name for name in linear_kernels(jf.abstract(CONFIGS["experts"])))
+
+
+def test_short_texts_and_wide_models_with_one_row_stay(monkeypatch):
     model = jf.abstract(CONFIGS["a tied head"])
-    laid = jax.eval_shape(lambda model: (lay_out(model, 1, 63), lay_out(model, 8, 63)), model)
-    assert laid[0].head.kernel is None
-    assert isinstance(laid[1].head.kernel[...], Columns)
-    assert not any(isinstance(each.stack.blocks.feed_forward.up.kernel.get_value()[0], Columns) for each in laid)
+
+    def laid(rows, tokens):
+        return jax.eval_shape(lambda model: lay_out(model, rows, tokens), model)
+
+    for rows in (1, 8):
+        assert not is_by_columns(laid(rows, LONG - 1), "attention")
+    assert laid(1, LONG - 1).head.kernel is None
+    assert laid(8, LONG - 1).head.kernel.shape == (model.config.d_model, model.config.vocab_size)
+    monkeypatch.setattr(layout, "WIDE", model.config.d_model)
+    assert laid(1, LONG).head.kernel is None
+    assert not is_by_columns(laid(1, LONG), "attention")

@@ -50,7 +50,7 @@ def _derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
         raise ConfigError("num_ln_in_parallel_attn = 2 goes with new_decoder_architecture, and that with parallel_attn")
     if not newer:
         if not single and found["n_kv_heads"] not in (None, found["n_heads"]):
-            raise ConfigError(f"n_kv_heads = {found['n_kv_heads']} is not read with multi_query = False; take it out")
+            raise ConfigError(f"n_kv_heads = {found['n_kv_heads']} differs from n_heads = {found['n_heads']}; take it out")
         found["n_kv_heads"] = 1 if single else found["n_heads"]
     if found["d_ff"] is None:
         found["d_ff"] = 4 * found["d_model"]
