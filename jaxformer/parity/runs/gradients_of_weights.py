@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, gradients_to_torch, sums, to_jax
 from jaxformer.parity.numerics.axis_order import part_of
-from jaxformer.parity.numerics.float64 import to_float64, torch_float64
+from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Error, error, host, rms
 from jaxformer.parity.pairing.modules import layer_arrays
 from jaxformer.parity.runs.isolated import Mismatch
@@ -20,6 +20,7 @@ from jaxformer.parity.trace.call_records import Trace, arrays_in, replaced
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, parameters_of
 from jaxformer.parity.trace.reference import Reference, tensors_of
 from jaxformer.parity.trace.torch_hooks import thawed, watch_torch
+from jaxformer.pytree import is_weight
 
 
 def gradients_from(
@@ -138,8 +139,9 @@ def in_layers(traced: Traced, gradients: Arrays) -> Arrays:
     """torch's gradients, by torch's names, as jax's arrays layer by layer; 0 where torch has none."""
     still = {name: np.zeros_like(array, np.float64) for name, array in traced.reference.weights.items()}
     found = {name: gradients.get(name, array) for name, array in still.items()}
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float64) if is_weight(leaf) else leaf, traced.model)
     with jax.enable_x64(True):
-        return layer_arrays(gradients_to_jax(found, to_float64(traced.model), traced.rules), traced.rules, traced.stacks)
+        return layer_arrays(gradients_to_jax(found, like, traced.rules), traced.rules, traced.stacks)
 
 
 def gradients_to_jax(gradients: Arrays, like: PyTree, family: Family) -> PyTree:
