@@ -54,6 +54,10 @@ def _columns(x):
     return x.T
 
 
+FEWEST_GROUPS, MOST_GROUPS = 2, 8
+"""Numbers of groups of columns. As one group, XLA's CPU compiler takes their product for another, ten times as slow."""
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Columns:
@@ -71,7 +75,7 @@ class Columns:
     def of(cls, columns: Float[Array, "O I"]) -> "Columns":
         """Part columns into a group for each core."""
         n_out, n_in = columns.shape
-        groups = cores()
+        groups = min(max(cores(), FEWEST_GROUPS), MOST_GROUPS)
         return cls(jnp.pad(columns, ((0, -n_out % groups), (0, 0))).reshape(groups, -1, n_in), n_out)
 
     @property

@@ -12,7 +12,7 @@ import pytest
 import jaxformer as jf
 from jaxformer import pytree
 from jaxformer.decoding.choose import make_choice
-from jaxformer.runtime.environment import cores
+from jaxformer.nn.linear import Columns
 from tests.tiny import quick_key, tiny_config
 
 CONTEXT, BATCH, PROMPT, SIZE = 176, 3, 16, 128
@@ -76,7 +76,8 @@ def test_a_token_copies_neither_weights_nor_cache(config, batch, monkeypatch):
     for body, room in loops:
         assert made(body, batch * heads, room, width) == []
         assert made(body, config.d_model, config.d_ff) == []
-        assert made(body, cores(), config.d_ff // cores(), config.d_model) == []
+        groups = len(Columns.of(jnp.zeros((config.d_ff, config.d_model))).columns)
+        assert made(body, groups, config.d_ff // groups, config.d_model) == []
 
     monkeypatch.setattr(MODULE, "lay_out", lambda model, rows, tokens: model)
     _generate.clear_cache()

@@ -29,6 +29,12 @@ def test_a_product_with_columns_is_one_with_the_kernel(n_out):
         np.testing.assert_allclose(Columns.of(jnp.asarray(w.T)).multiply(jnp.asarray(x)), x @ w, rtol=1e-14)
 
 
+@pytest.mark.parametrize(("here", "groups"), [(1, 2), (3, 3), (64, 8)])
+def test_groups_are_two_at_least_on_one_core(here, groups, monkeypatch):
+    monkeypatch.setattr("jaxformer.nn.linear.cores", lambda: here)
+    assert Columns.of(jnp.zeros((50, 3))).columns.shape[0] == groups
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_model_is_the_same_in_either_layout(name, monkeypatch):
     monkeypatch.setattr(layout, "NARROW", 1)
