@@ -230,7 +230,7 @@ def rounding_place(traced: Traced) -> str:
 
 def _alone(traced: Traced) -> Iterable[Mismatch]:
     """Arrays that each module makes from torch's arrays, in float32."""
-    isolation = replace(traced.isolation, model=traced.model, inputs=traced.reference.inputs, gradients=False)
+    isolation = replace(traced.isolation, load=lambda: traced.model, inputs=traced.reference.inputs, gradients=False)
     with jax.default_matmul_precision("highest"):
         found = isolation.run(traced.isolated.orders, corrected=False).mismatches
     return (each for each in found if each.torch.dtype.kind == "f" and each.owner not in traced.valid)

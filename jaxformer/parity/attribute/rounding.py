@@ -88,7 +88,7 @@ def own_runs(traced: Traced, low: Any, inputs: tuple[Any, ...]) -> Iterator[tupl
     typed = in_bfloat16(source.module, keeps_buffers=reference.keeps_buffers).eval()
     theirs = own_arrays(typed, source.call, reference.inputs, Given(calls, traced.boundaries))
     options = {**RUN_ONCE, **KEPT}
-    isolation = replace(traced.isolation, model=low, inputs=inputs, calls=calls, gradients=False, options=options)
+    isolation = replace(traced.isolation, load=lambda: low, inputs=inputs, calls=calls, gradients=False, options=options)
     program = isolation.compiled(traced.opened, gradients=False)
     for each in isolation.judged(program, traced.isolated.orders, dict.fromkeys(traced.opened, True)).mismatches:
         if each.place and each.place.site not in traced.valid and each.place not in traced.opened:

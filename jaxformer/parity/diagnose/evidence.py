@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxformer.parity.numerics.cast_on_use import casts_on_use
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
 from jaxformer.parity.numerics.metrics import EXPLAINED, as_float64, distance
 from jaxformer.parity.runs.gradients_of_weights import of_own_weights
@@ -48,7 +47,7 @@ class Evidence:
     parameters: Parameters = field(default_factory=dict)
     """Parameters of the module by their roles: 'gain', 'bias', 'weight' (inputs first), 'table'."""
     others: Mapping[str, Parameters] = field(default_factory=dict)
-    """Parameters of every other module: a sibling's by its name, another one's by its path."""
+    """Parameters of every other module, in float32: a sibling's by its name, another one's by its path."""
     scores: Sequence[np.ndarray] = ()
     """Attention scores `B N T S` that were made inside the module so far."""
     statistics: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -189,9 +188,8 @@ def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
     later = {name: array for name, array in arrays_before(owner, every, calls).items() if name not in before}
     masks = tuple(array if array.dtype == bool else allowed(array) for array in given if array.dtype == bool or kind_of(array))
     modules: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
-    for name in traced.weights:
-        if not casts_on_use() or below(name, parent(owner.path)):
-            modules[parent(name)][last(name)] = traced.weights[name]
+    for name, array in traced.weights.items():
+        modules[parent(name)][last(name)] = as_float64(array) if parent(name) == owner.path else array
     rows_in = rows_are_inputs(modules.get(owner.path, {}), list(before.values()), mismatch.torch)
     roles = {path: roles_of(own, rows_in=rows_in) for path, own in modules.items()}
     own, shown = roles.pop(owner.path, {}), {traced.names.get(path, path): each for path, each in roles.items()}

@@ -138,7 +138,7 @@ def windows(keep: torch.Tensor) -> Others:
 
 def other_windows(own: Window, most: Window) -> Iterator[tuple[str, Mapping[str, int | str], Window]]:
     """Windows to try in place of one; `most` is the largest. Plain ones come first, then edges that are moved further."""
-    (back, ahead), is_causal = own, own.ahead == most.ahead - most.back
+    (back, ahead), is_causal = own, own.ahead in (0, most.ahead - most.back)  # a static cache is longer than what it holds
     of_keys = is_causal or (ahead == most.ahead and back > 0)  # a window's own part, `distance < 5`, does not look ahead
     keys = back + 1 + (ahead if is_causal else 0)
     if back < most.back:

@@ -1,16 +1,13 @@
 """Weights in float32 of which each operation casts what it uses: float64 in half of the memory, for models that are large."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxformer.errors import ParityError
-from jaxformer.parity.numerics.metrics import as_float64
 
 SAME_DTYPE = {f"conv{transposed}{n}d" for transposed in ("", "_transpose") for n in (1, 2, 3)}
 SAME_DTYPE |= {"bilinear", "gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"}
@@ -95,21 +92,3 @@ def is_recurrent(module: Any) -> bool:
     import torch
 
     return isinstance(module, torch.nn.RNNBase)
-
-
-@dataclass(frozen=True)
-class Float64(Mapping[str, np.ndarray]):
-    """Weights in float64, by all their names; each is cast when it is asked for."""
-
-    weights: Mapping[str, np.ndarray]
-    tied: Mapping[str, str]
-    """Further name of a weight -> its first name."""
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return as_float64(self.weights[self.tied.get(name, name)])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self.weights, *self.tied))
-
-    def __len__(self) -> int:
-        return len(self.weights) + len(self.tied)

@@ -180,8 +180,8 @@ class PatchedProgram:
     """The JAX model on torch's arrays, as a compiled program; not compiled if it cannot be traced."""
 
     given: Given
-    weights: Any
-    """Weights of the JAX model."""
+    load: Callable[[], Any]
+    """Function that returns the JAX model."""
     program: Callable[..., Any]
     """Function of torch's arrays, the weights and the open boundaries."""
     patching: list[ActivationPatching]
@@ -193,7 +193,7 @@ class PatchedProgram:
     @classmethod
     def compiled(
         cls,
-        model: Any,
+        load: Callable[[], Any],
         call: Callable[..., Any],
         inputs: tuple[Any, ...],
         given: Given,
@@ -201,7 +201,7 @@ class PatchedProgram:
         options: Options,
     ) -> "PatchedProgram":
         """Compile the program for all orders of axes, and for every subset of `boundaries` that may be open."""
-        weights, rest = parted(model)
+        weights, rest = parted(load())
         last: list[ActivationPatching] = []
         orders = [AxisOrders({}, given.attention)]
 
@@ -217,7 +217,7 @@ class PatchedProgram:
         program = jax.value_and_grad(run, (0, 1), has_aux=True) if given.gradients else run
         values, *more = ({place: _flat(array) for place, array in each.items()} for each in _parts(given))
         compiled, untraced = compiled_once(program, values, weights, *more, dict.fromkeys(boundaries, False), options=options)
-        return cls(given, weights, compiled, last, orders, not untraced)
+        return cls(given, load, compiled, last, orders, not untraced)
 
     def run(self, known: Mapping[ArrayKey, Order], opened: Mapping[ArrayKey, bool]) -> PatchedRun:
         """Run with these orders of torch's axes; jax's arrays stay at the boundaries where `opened` is True."""
@@ -229,7 +229,7 @@ class PatchedProgram:
         values, *more = (
             {place: self._given(place, array, orders) for place, array in each.items()} for each in _parts(self.given)
         )
-        result = self.program(values, self.weights, *more, dict(opened))
+        result = self.program(values, parted(self.load())[0], *more, dict(opened))
         (_, arrays), (back, own) = result if self.given.gradients else (result, ({}, None))
         (patching,) = self.patching
         found = [each._replace(jax=np.asarray(array)) for each, array in zip(patching.found, arrays, strict=True)]

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.rules import Family, gradients_to_torch, sums, to_jax
 from jaxformer.parity.numerics.axis_order import part_of
 from jaxformer.parity.numerics.float64 import torch_float64
-from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Error, error, host, rms
+from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Error, error, host, over, rms
 from jaxformer.parity.pairing.modules import layer_arrays
 from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.trace import Traced
@@ -84,6 +84,7 @@ class Cut:
         return replaced(value, arrays, [goes_on.get(place, array) for place, array in both])
 
 
+EMPTY = np.zeros(0)
 Arrays = Mapping[str, np.ndarray]
 """Arrays by names of JAX parameters, layer by layer."""
 
@@ -92,7 +93,7 @@ def weight_gradients(traced: Traced, ours: Arrays) -> list[tuple[Error, Mismatch
     """Compare `ours`, jax's gradients of weights, with torch's.
 
     The owner of each is the innermost call around the parameter whose output is replaced by torch's array: the code up to there
-    gets torch's gradient.
+    gets torch's gradient. Arrays that are equal are left out, so that a large model's gradients are not held twice.
     """
     noise = NULL_GRADIENT * rms(gradients_of_weights(traced).values())
     names, owner = traced.parameters, owners(traced)
@@ -100,9 +101,11 @@ def weight_gradients(traced: Traced, ours: Arrays) -> list[tuple[Error, Mismatch
     for name, array in in_layers(traced, gradients_of_weights(traced)).items() if ours else ():
         if names.get(name) in traced.reference.frozen:
             continue
-        mismatch = Mismatch(owner.get(name, CALL), None, f"gradient of {name}", ours[name], array)
-        moved = traced.rounding_of(mismatch.owner).get(ArrayKey.gradient(names.get(name, name)), EXACT)
-        mismatches.append((error(mismatch.jax, mismatch.torch, noise, moved), mismatch))
+        site = owner.get(name, CALL)
+        moved = traced.rounding_of(site).get(ArrayKey.gradient(names.get(name, name)), EXACT)
+        found = error(ours[name], array, noise, moved)
+        both = (ours[name].copy(), array.copy()) if over(found, "gradient") else (EMPTY, EMPTY)
+        mismatches.append((found, Mismatch(site, None, f"gradient of {name}", *both)))
     return mismatches
 
 

@@ -59,7 +59,8 @@ class Isolated:
 class Isolation:
     """The JAX model, and the torch calls whose arrays its modules are given."""
 
-    model: Any
+    load: Callable[[], Any]
+    """Function that returns the model, in float64: it is held only while it runs."""
     call: Callable[..., Any]
     inputs: tuple[Any, ...]
     calls: Trace
@@ -83,6 +84,11 @@ class Isolation:
                 found = self.program.run(orders, {})
         return self._isolated(self.program, found, {})
 
+    @property
+    def model(self) -> Any:
+        """Model, made anew."""
+        return self.load()
+
     @cached_property
     def program(self) -> PatchedProgram:
         """Program compiled once for all orders of axes."""
@@ -92,7 +98,7 @@ class Isolation:
         """Compile a program in which jax's arrays may stay at these boundaries, with gradients if requested."""
         records = {site: self.calls[other] for site, other in self.pairs.items()}
         given = given_by(records, self.valid, gradients=gradients and self.gradients)
-        return PatchedProgram.compiled(self.model, self.call, self.inputs, given, boundaries, self.options)
+        return PatchedProgram.compiled(self.load, self.call, self.inputs, given, boundaries, self.options)
 
     def judged(self, program: PatchedProgram, orders: Mapping[ArrayKey, Order], opened: Mapping[ArrayKey, bool]) -> Isolated:
         """Run one pass of a compiled program."""

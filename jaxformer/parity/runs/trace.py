@@ -11,7 +11,6 @@ import numpy as np
 from jaxformer.convert.rules import Family, gradients_to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.numerics.axis_order import order_of, repeated, to_jax_axes
-from jaxformer.parity.numerics.cast_on_use import Float64, casts_on_use
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64
 from jaxformer.parity.numerics.float_masks import one_number
@@ -40,6 +39,7 @@ from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, parent
 from jaxformer.parity.trace.reference import Perturbed, Reference, saying
 from jaxformer.parity.trace.rounding_error import holders
 from jaxformer.pytree import is_weight, named_leaves
+from jaxformer.runtime.memory import give_back_freed_memory
 
 WHERE = "jax in float64"
 
@@ -86,10 +86,10 @@ class Traced:
     """Reason why JAX cannot differentiate the model, if gradients were requested."""
 
     @cached_property
-    def weights(self) -> Mapping[str, np.ndarray]:
-        """torch's weights in float64, tied ones by all their names."""
-        every = Float64(self.reference.weights, self.reference.tied)
-        return every if casts_on_use() else dict(every)
+    def weights(self) -> dict[str, np.ndarray]:
+        """torch's weights, in float32, tied ones by all their names."""
+        own = self.reference.weights
+        return {**own, **{name: own[first] for name, first in self.reference.tied.items() if first in own}}
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
@@ -251,25 +251,32 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
 
     If only the normal run is requested, the second is left out unless the first differs.
     """
+    give_back_freed_memory()  # of torch's runs
     reference = without_absent(reference, candidate.family)
     model, call, tables = candidate.like, candidate.call, Tables(candidate.tables)
+
+    def load() -> Any:
+        with jax_float64(tables):
+            return ready(loaded64(reference.weights, model, candidate.family), training=False)
+
     with jax_float64(tables), saying(WHERE):
-        model64 = ready(loaded64(reference.weights, model, candidate.family), training=False)
         inputs = inputs_float64(reference.inputs)
         sent = dict(zip(reference.outputs, reference.calls[CALL].output_gradients, strict=True)) if gradients else None
-        ours = propagate(model64, call, inputs, sent)
+        ours = propagate(load(), call, inputs, sent)
         stacks = numbered_stacks(site.path for site in ours.outputs)
         parameters = parameter_pairs(model, candidate.family, stacks)
         pairs, valid, reference = paired(ours, reference, parameters, candidate.statistics)
         orders = plain_orders(ours.outputs, reference.calls, pairs, valid)
         isolated = Isolated([], [], None, orders)
-        isolation = Isolation(model64, call, inputs, reference.calls, pairs, valid, gradients, reference.outputs)
+        give_back_freed_memory()  # of the normal run
+        isolation = Isolation(load, call, inputs, reference.calls, pairs, valid, gradients, reference.outputs)
         traced = Traced(
             reference, model, candidate.family, ours, pairs, valid, isolated, isolation, tables, draws=candidate.draws
         )
         normal = (found for site in pairs if (found := traced.propagated(site)))
         if local or gradients or any(over(each, "activation") for each in normal):
             traced = replace(traced, isolated=isolation.run(orders))
+            give_back_freed_memory()
             if over(traced.propagated(CALL) or EQUAL, "activation"):
                 traced = replace(traced, isolated=in_usual_orders(traced.isolated, isolation))
     return traced

@@ -1,5 +1,6 @@
 """A model's output as the baseline of perturbed inputs, and inputs with other values at some rows and positions."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -42,7 +43,7 @@ class Baseline:
 
     def proves(self, gradient: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """Return where a perturbation as large as `scale` would be over the tolerance."""
-        return np.asarray(np.abs(gradient) * size(scale) > MARGIN * self.tolerance)
+        return np.asarray(np.abs(gradient) > MARGIN * self.tolerance / size(scale))
 
 
 def changed(base: Baseline, i: int, positions: np.ndarray) -> list[np.ndarray]:
@@ -87,4 +88,4 @@ def size(array: np.ndarray) -> float:
     """Return the root mean square; 1 for zeros."""
     if not array.size:
         return 1.0
-    return float(np.sqrt(np.mean(np.square(array.astype(np.float64))))) or 1.0
+    return float(np.linalg.norm(array.astype(np.float64, copy=False))) / math.sqrt(array.size) or 1.0

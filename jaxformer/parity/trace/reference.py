@@ -23,6 +23,7 @@ from jaxformer.parity.trace.low_precision import output_in, tensors_of
 from jaxformer.parity.trace.outputs import Call, several, side_by_side
 from jaxformer.parity.trace.source_lines import fault_in_callback, is_users, shown
 from jaxformer.parity.trace.torch_hooks import Recorder, thawed, torch_state, watch_torch
+from jaxformer.runtime.memory import give_back_freed_memory
 
 Tier = Literal["A", "B", "C"]
 LOW_PRECISION: dict[Tier, tuple[str, ...]] = {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}
@@ -177,6 +178,7 @@ def run_float64(
     """
     import torch
 
+    give_back_freed_memory()  # of the run before
     copied = state_to_float64(beside_weights(module)) if casts_on_use() else thawed(copy.deepcopy(module).double())
     tensors = tensors_of(inputs, torch.float64)
     watched = watch_torch(copied, observer) if observer else nullcontext()

@@ -126,9 +126,9 @@ def perturbation(seed: int) -> Any:
     from torch.utils._pytree import tree_map_only
 
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(-1, 2, (2 * CHUNK,), generator=generator)
+    drawn = torch.randint(-1, 2, (2 * CHUNK,), generator=generator).numpy()
 
-    def steps(count: int) -> Any:
+    def steps(count: int) -> np.ndarray:
         """Return a random step of -1, 0 or 1 for each of at most `CHUNK` entries."""
         start = int(torch.randint(0, CHUNK, (), generator=generator))
         return drawn[start : start + count]
@@ -137,12 +137,17 @@ def perturbation(seed: int) -> Any:
         """Move each entry's last bit by -1, 0 or 1, in chunks that stay in a processor's cache."""
         if x.dtype != torch.float64 or not x.numel():
             return x
-        bits = x.detach().cpu().contiguous().view(torch.int64).view(-1)
-        other = torch.empty_like(bits)
-        for piece, to in zip(bits.split(CHUNK), other.split(CHUNK), strict=True):
-            inexact = (piece + 1).bitwise_and_(BEYOND_FLOAT32).sub_(1).clamp_(0, 1)
-            torch.add(piece, inexact.mul_(steps(len(piece))), out=to)
-        return other.view(x.dtype).view(x.shape).to(x.device)
+        bits = x.detach().cpu().contiguous().numpy().view(np.int64).reshape(-1)
+        other, spare = np.empty_like(bits), np.empty(min(CHUNK, bits.size), np.int64)
+        for start in range(0, bits.size, CHUNK):
+            piece = bits[start : start + CHUNK]
+            step = np.add(piece, 1, out=spare[: len(piece)])
+            step &= BEYOND_FLOAT32
+            step >>= 1  # 0 for numbers that float32 has, before or after a step up
+            np.minimum(step, 1, out=step)
+            step *= steps(len(piece))
+            np.add(piece, step, out=other[start : start + CHUNK])
+        return torch.from_numpy(other.view(np.float64)).view(x.shape).to(x.device)
 
     def run(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         given = operation(*args, **kwargs)

@@ -10,7 +10,7 @@ from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import OLD, Difference, Evidence
 from jaxformer.parity.diagnose.formulas.choices import CHOSEN
 from jaxformer.parity.diagnose.mutation import Change
-from jaxformer.parity.numerics.metrics import EXPLAINED, UNIT_ROUNDOFF, distance
+from jaxformer.parity.numerics.metrics import EXPLAINED, UNIT_ROUNDOFF, as_float64, distance
 from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.trace import Traced
 
@@ -190,7 +190,7 @@ def may_be_float32(traced: Traced, mismatch: Mismatch) -> bool:
     """True if a constant that one side rounds to float32 may be the cause, whichever bias of the module is added after it."""
     own = traced.weights.items() if mismatch.child is None else ()
     path, width = traced.pairs[mismatch.owner].path, mismatch.torch.shape[-1:]
-    biases = [array for name, array in own if name.rpartition(".")[0] == path and array.shape == width]
+    biases = [as_float64(array) for name, array in own if name.rpartition(".")[0] == path and array.shape == width]
     return all(is_rounded_constant(mismatch.jax, mismatch.torch, bias) for bias in (0.0, *biases))
 
 

@@ -212,10 +212,14 @@ def is_new_mask(array: Any, seen: list[torch.Tensor]) -> bool:
 
 
 def passes_on(op: Op, given: list[torch.Tensor]) -> bool:
-    """True if an operation reads a given mask, and hides the same keys: a mask of the code's own may hide them too."""
+    """True if an operation reads a given mask, and hides the same keys, all of them or the first: a mask of the code's own may
+    hide them too."""
 
     def is_given(array: Any) -> bool:
-        return isinstance(array, torch.Tensor) and any(same(kept_keys(array).squeeze(), keys) for keys in given)
+        if not isinstance(array, torch.Tensor) or not array.ndim:
+            return False
+        own = kept_keys(array).squeeze()
+        return any(same(own, keys[..., : array.shape[-1]]) for keys in given)
 
     return is_given(op.output) and any(is_given(array) for array in (*op.args, *op.kwargs.values()))
 
