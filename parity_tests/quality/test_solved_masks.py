@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
@@ -74,6 +75,57 @@ def test_a_fused_mask_of_queries():
     said = verdict_of("queries", True)
     assert "jax applies it transposed: queries and keys exchanged" in said
     assert "as if" not in said
+
+
+apart = np.arange(T)[:, None] - np.arange(T + 1)
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = torch.nn.Linear(D, D, bias=False)
+
+    def forward(self, x, mask):
+        return (self.q(x) @ x.mT + mask[:, :, : x.shape[1]]).softmax(-1) @ x
+
+
+class Cached(torch.nn.Module):
+    """Attention whose mask is as long as a static cache, one key longer than what it holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x):
+        mask = torch.from_numpy(np.where((apart >= 0) & (apart < 3), 0.0, torch.finfo(x.dtype).min)).to(x)
+        return self.attention(x, mask.expand(len(x), -1, -1))
+
+
+class OwnMask(nnx.Module):
+    def __init__(self, window):
+        self.q, self.window = nnx.Linear(D, D, use_bias=False, rngs=nnx.Rngs(0)), window
+
+    def __call__(self, x):
+        seen = ((apart >= 0) & (self.window > apart))[:, :T]
+        return jax.nn.softmax(jnp.where(seen, self.q(x) @ x.swapaxes(1, 2), jnp.finfo(x.dtype).min), -1) @ x
+
+
+class Port(nnx.Module):
+    def __init__(self, window):
+        self.attention = OwnMask(window)
+
+    def __call__(self, x):
+        return self.attention(x)
+
+
+@pytest.mark.parametrize(("window", "cause"), [(3, ""), (4, "has a window of 4 keys for 3"), (T, "leaves out the window")])
+def test_a_mask_as_long_as_a_cache(window, cause):
+    x = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)
+    theirs = excite(Cached().eval(), seed=0)
+    port = Port(window)
+    port.attention.q.kernel[...] = jnp.asarray(theirs.attention.q.weight.detach().numpy().T)
+    said = compare(theirs, port, (x,), tier="A", checks=("forward", "local")).verdict
+    assert said.startswith("EQUAL") if not cause else f"torch applies the mask that it is given; jax {cause} (" in said
 
 
 class Conditions(torch.nn.Module):

@@ -125,11 +125,8 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
             made_mask = mask_of(op.output, replay.operations)
             for change, args, mask in otherwise(made_mask, masks_instead if is_new else exchanged, MADE):
                 yield op.instead(change, gives(mask), **args)
-    is_inner = replay.owner not in (
-        CALL,
-        Site("", 0),
-    )  # booleans that one module hands another are not compared
-    for i, array in inputs:
+    is_inner = replay.owner not in (CALL, Site("", 0))
+    for i, array in inputs:  # booleans that one module hands another are not compared
         own: dict[str, Any] = {"unseen": True} if array.dtype == torch.bool and is_inner else {}
         for change, args, mask in otherwise(mask_of(array, replay.operations), masks_instead, GIVEN):
             yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, **own)
