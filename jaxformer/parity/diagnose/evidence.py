@@ -188,7 +188,7 @@ def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
     later = {name: array for name, array in arrays_before(owner, every, calls).items() if name not in before}
     masks = tuple(array if array.dtype == bool else allowed(array) for array in given if array.dtype == bool or kind_of(array))
     modules: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
-    for name, array in traced.weights.items():
+    for name, array in traced.reference.by_all_names.items():
         modules[parent(name)][last(name)] = as_float64(array) if parent(name) == owner.path else array
     rows_in = rows_are_inputs(modules.get(owner.path, {}), list(before.values()), mismatch.torch)
     roles = {path: roles_of(own, rows_in=rows_in) for path, own in modules.items()}

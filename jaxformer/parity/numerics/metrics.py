@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxformer.convert.host import host
 from jaxformer.errors import ParityError
+from jaxformer.parity.numerics.blocks import gap_between, largest
 
 Kind = Literal["activation", "gradient", "loss", "parameter"]
 
@@ -128,28 +129,6 @@ EXACT = Noise(0.0, 0.0)
 def as_float64(array: np.ndarray) -> np.ndarray:
     """Cast an array to float64, or to complex128 if it is complex; True becomes 1."""
     return array.astype(np.result_type(array.dtype, np.float64), copy=False)
-
-
-def largest(array: np.ndarray) -> float:
-    """Return the largest absolute value, NaN if there is one; 0 for an empty array. Floats are not copied."""
-    if array.dtype.kind != "f":
-        return float(np.abs(array).max(initial=0.0))
-    return float(np.maximum(array.max(initial=0.0), abs(array.min(initial=0.0))))
-
-
-BLOCK = 2**13
-"""Number of entries that are subtracted together, so that the differences stay in a processor's cache."""
-
-
-def gap_between(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """Return the L2 norm and the largest absolute value of `other - one`, block by block, without a copy of either."""
-    total, peak = 0.0, 0.0
-    spare = np.empty(min(BLOCK, one.size), np.result_type(one, other))
-    how = {"flags": ["external_loop", "buffered", "zerosize_ok"], "buffersize": BLOCK}
-    for ours, theirs in np.nditer([other, one], **how):  # type: ignore[call-overload]
-        gap = np.subtract(ours, theirs, out=spare[: len(ours)])
-        total, peak = total + np.vdot(gap, gap).real, np.maximum(peak, largest(gap))
-    return math.sqrt(total), float(peak)
 
 
 def entry_groups(reference: np.ndarray) -> list[np.ndarray]:

@@ -86,12 +86,6 @@ class Traced:
     """Reason why JAX cannot differentiate the model, if gradients were requested."""
 
     @cached_property
-    def weights(self) -> dict[str, np.ndarray]:
-        """torch's weights, in float32, tied ones by all their names."""
-        own = self.reference.weights
-        return {**own, **{name: own[first] for name, first in self.reference.tied.items() if first in own}}
-
-    @cached_property
     def constants(self) -> dict[str, np.ndarray]:
         """jax's own arrays that are neither weights nor random keys: integers, and floats that are not trained."""
         own = {name: leaf for name, leaf in named_leaves(self.model).items() if getattr(leaf.dtype, "kind", "key") in "iuf"}

@@ -131,6 +131,11 @@ class Reference:
     source: Source | None = None
     """Recorded torch model; None if the reference was loaded from a folder."""
 
+    @property
+    def by_all_names(self) -> dict[str, np.ndarray]:
+        """Weights, tied ones by all their names."""
+        return {**self.weights, **{name: self.weights[first] for name, first in self.tied.items() if first in self.weights}}
+
 
 def run_torch(
     module: Any,

@@ -188,7 +188,7 @@ OWN_FACTORS = 1e-2
 
 def may_be_float32(traced: Traced, mismatch: Mismatch) -> bool:
     """True if a constant that one side rounds to float32 may be the cause, whichever bias of the module is added after it."""
-    own = traced.weights.items() if mismatch.child is None else ()
+    own = traced.reference.by_all_names.items() if mismatch.child is None else ()
     path, width = traced.pairs[mismatch.owner].path, mismatch.torch.shape[-1:]
     biases = [as_float64(array) for name, array in own if name.rpartition(".")[0] == path and array.shape == width]
     return all(is_rounded_constant(mismatch.jax, mismatch.torch, bias) for bias in (0.0, *biases))
