@@ -86,7 +86,7 @@ def weigh(scores, valid, bug):
     if bug == "weak":
         return jax.nn.softmax(jnp.where(keys, scores, -7.0), -1)
     keys = {"inverted": ~keys, "ignored": True}.get(bug, keys)
-    return jax.nn.softmax(jnp.where(keys, scores, -jnp.inf), -2 if bug == "queries" else -1)
+    return jax.nn.softmax(jnp.where(keys, scores, -jnp.inf), {"queries": -2, "rows": 0}.get(bug, -1))
 
 
 def layer(p, x, valid, bug):
@@ -144,6 +144,7 @@ BUGS = {
     "layer: after": "jax masks after the softmax",
     "layer: weak": "jax sets masked scores to -7",
     "layer: queries": "jax takes the softmax over queries",
+    "layer: rows": "jax takes the softmax over the rows of the batch",
     "layer: scale": "jax multiplies the scores by 0.40824829 = 1/sqrt(6) more",
     "layer: norm1 twice": "torch uses layer.norm2; jax uses layer.norm1 in its place",
     "shared: first head": "`attn_output_weights.mean(dim=1)` (functional.py:",

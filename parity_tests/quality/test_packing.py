@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.diagnose.by_arrays.order import explain_ids
+from jaxformer.parity.diagnose.by_arrays.order import explain_ids, explain_read_ids
 from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import noise
 
@@ -167,6 +167,17 @@ def test_ids_that_are_clipped_at_a_border():
     assert said([1, 3, 2, 3]) == "jax looks up ids 1 higher than torch's, 3 at most: an offset of 1 is too many"
     assert said([0, 2, 0, 1]) == "jax looks up ids 1 lower than torch's, 0 at least: an offset of 1 is missing"
     assert said([3, 0, 2, 1]) == ""
+
+
+def test_ids_of_another_input():
+    given = {"ids": np.array([0, 3, 1, 2]), "input 2 of the call": np.array([1, 1, 0, 0])}
+
+    def found(ours):
+        evidence = SimpleNamespace(ids=given)
+        return explain_read_ids(SimpleNamespace(jax=np.array(ours), torch=given["ids"], evidence=evidence))
+
+    assert found([1, 1, 0, 0]).words() == "jax takes input 2 of the call for these ids"
+    assert found([1, 1, 0, 1]) is None
 
 
 class Attention(torch.nn.Module):

@@ -157,7 +157,7 @@ def with_torchs(traced: Traced, made: set[ArrayKey], sent: Arrays) -> Arrays:
 
 
 Wrong = list[tuple[Site, list[Mismatch]]]
-"""Calls with the mismatches that their code makes, the largest difference first."""
+"""Calls with the mismatches that their code makes, the first one first."""
 
 
 class Blame:

@@ -29,7 +29,7 @@ def table(traced: Traced) -> list[Module]:
     paths = {site.path for site in traced.pairs}
     held = {holder(site.path, paths) for site in traced.valid if over(forwards.get(site, (EQUAL, None))[0], "activation")}
     ordered = sorted(traced.pairs, key=lambda site: order[traced.pairs[site]])
-    differ = {site: differing(own[site]) for site in ordered if site in wrong}
+    differ = {site: differing(traced, own[site]) for site in ordered if site in wrong}
     scales = {**one_scale(differ), **traced.scales}
     known = {*scales, *(scale.behind for scale in scales.values())}
     blame = Blame(traced, [(site, mismatches) for site, mismatches in differ.items() if site not in known])
@@ -42,8 +42,9 @@ def table(traced: Traced) -> list[Module]:
         backward = back is not None and over(back, "gradient") and site.path not in held and site not in scales
         along = traced.normal[site] or EQUAL
         blamed, cause = mismatch, blame.causes.get(site, Diagnosis())
+        explained = differ[site][0] if site in differ else mismatch
         if backward and not forward and sent:
-            blamed, cause = sent, cause_of(traced, sent, gradient=True)
+            blamed, explained, cause = sent, sent, cause_of(traced, sent, gradient=True)
         spread = (over(along, "activation") and site not in traced.valid) or not site.path
         rows.append(
             Module(
@@ -56,7 +57,7 @@ def table(traced: Traced) -> list[Module]:
                 behind=str(behind or ""),
                 shared=site in shared and not forward,
                 cause=str(cause),
-                causes=cause.causes(blamed.what if blamed else "output"),
+                causes=cause.causes(explained.what if explained else "output"),
                 source=traced.normal_run.lines.get(site.path, ""),
                 float32=bool(forward and mismatch and not cause and may_be_float32(traced, mismatch)),
                 looks=blame.looks.get(site, ""),
@@ -69,9 +70,12 @@ def table(traced: Traced) -> list[Module]:
     return rows
 
 
-def differing(found: list[tuple[Error, Mismatch]]) -> list[Mismatch]:
-    """Mismatches over their tolerance."""
-    return [mismatch for each, mismatch in found if over(each, "activation")]
+def differing(traced: Traced, found: list[tuple[Error, Mismatch]]) -> list[Mismatch]:
+    """Mismatches over their tolerance, in the order in which torch's code makes the arrays: the later ones may differ because
+    of the first."""
+    order = {site: i for i, site in enumerate(traced.reference.calls)}
+    wrong = [mismatch for each, mismatch in found if over(each, "activation")]
+    return sorted(wrong, key=lambda each: order[traced.pairs[each.place.site]] if each.place else len(order))
 
 
 def own_values(traced: Traced) -> tuple[dict[Site, list[tuple[Error, Mismatch]]], set[Site]]:

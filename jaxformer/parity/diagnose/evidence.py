@@ -41,7 +41,7 @@ class Evidence:
     before: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Float inputs as 'input', 'input 1', ..., and the outputs of the module's children so far, by their names."""
     ids: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Integer inputs as 'ids', 'ids 1', ..."""
+    """Integer inputs as 'ids', 'ids 1', ..., and those of the whole call."""
     masks: Sequence[np.ndarray] = ()
     """Masks among the inputs, as booleans."""
     parameters: Parameters = field(default_factory=dict)
@@ -196,6 +196,7 @@ def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
     softmaxes = [site for site in inside if is_attention(site, calls[site]) and last(site.path) == SCORES]
     scores = [calls[site].output[0] for site in softmaxes]
     ids = {f"ids {i}" if i else "ids": array for i, array in enumerate(each for each in given if each.dtype.kind in "iu")}
+    ids |= {f"input {i} of the call": array for i, array in enumerate(traced.reference.inputs) if array.dtype.kind in "iu"}
     held = {last(name): as_float64(array) for name, array in traced.reference.buffers.items() if parent(name) == owner.path}
     return Evidence(before, ids, masks, own, nearest_first(shown, mismatch.owner.path), scores, held, later)
 

@@ -12,7 +12,14 @@ from jaxformer.errors import message_of
 from jaxformer.parity.diagnose.by_arrays.attention import explain_attention, explain_empty_rows
 from jaxformer.parity.diagnose.by_arrays.gradients import explain_gradient
 from jaxformer.parity.diagnose.by_arrays.norms import explain_cancelled, explain_epsilon, explain_running
-from jaxformer.parity.diagnose.by_arrays.order import explain_axes, explain_ids, explain_later, explain_order, explain_rows
+from jaxformer.parity.diagnose.by_arrays.order import (
+    explain_axes,
+    explain_ids,
+    explain_later,
+    explain_order,
+    explain_read_ids,
+    explain_rows,
+)
 from jaxformer.parity.diagnose.by_arrays.values import (
     appearance,
     explain_cast,
@@ -96,6 +103,7 @@ EXPLAINERS = (
     Explainer("a factor of one gradient, or rows without one", ("gradients",), "f", explain_gradient),
     Explainer("another running statistic", (STATISTIC,), "f", explain_running),
     Explainer("axes in another order", ("value",), "", explain_axes),
+    Explainer("ids of another input", ("value",), "iu", explain_read_ids),
     Explainer("shifted ids", ("value",), "iu", explain_ids),
     Explainer("other rows of a table", ("value",), "", explain_rows),
     *(Explainer(f"another {each.name}", ("value",), "f", partial(explain_by, each)) for each in HYPOTHESES),

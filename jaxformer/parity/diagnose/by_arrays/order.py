@@ -39,6 +39,7 @@ def shifted(what: str) -> Callable[[dict[str, Any]], str]:
 TURNED = Change("axes.order", turned, torch="")
 RESHAPED = Change("axes.reshaped", "jax reshapes where torch transposes, to the axes {order}", torch="")
 SHIFTED = Change("ids.shifted", shifted("ids"), torch="")
+READ = Change("ids.read", "jax takes {ids} for these ids", torch="")
 TAKEN = Change("ids.taken", "jax has id {jax} where torch has {torch}{where}", torch="")
 
 
@@ -61,6 +62,12 @@ def reshaped(ours: np.ndarray, theirs: np.ndarray) -> Candidate | None:
             if not np.array_equal(array, theirs) and (residual := distance(array, ours)) <= EXPLAINED:
                 return plain(RESHAPED, residual, order=order)
     return None
+
+
+def explain_read_ids(difference: Difference) -> Candidate | None:
+    """Explain ids that are another input of the module or of the whole call."""
+    alike = (name for name, array in difference.evidence.ids.items() if np.array_equal(array, difference.jax))
+    return next((plain(READ, ids=name) for name in alike), None)
 
 
 def explain_ids(difference: Difference) -> Candidate | None:

@@ -121,7 +121,8 @@ def weights(core: Core) -> Iterator[Proposal]:
             for c in FILLS:
                 yield reweighed(core, HIDDEN, partial(BY_NUMBER[how][-1], c), how=how, c=c)
             yield solved(core, how)
-    for how in ("over_queries", "over_heads", "sink", "sigmoid", "relu", *(["turned"] if scores.added.any() else [])):
+    turned = ["turned"] if scores.added.any() else []
+    for how in ("over_queries", "over_heads", "over_rows", "sink", "sigmoid", "relu", *turned):
         yield reweighed(core, WEIGHTS, INSTEAD[how][1], how=how)
     if scores.added.any():
         yield solved(core, "added")

@@ -102,6 +102,7 @@ INSTEAD: dict[str, tuple[str, Weigh]] = {
     "masked_behind": ("masks after the softmax, not before it", lambda s: s.total.softmax(-1) * s.seen),
     "over_queries": ("takes the softmax over queries, not keys", partial(softmax, axis=-2)),
     "over_heads": ("takes the softmax over heads, not keys", partial(softmax, axis=-3)),
+    "over_rows": ("takes the softmax over the rows of the batch, not keys", partial(softmax, axis=0)),
     "sink": (
         "has a score of 0 beside the keys (a sink, `softmax_one`)",
         lambda s: torch.cat([s.masked, torch.zeros_like(s.masked[..., :1])], -1).softmax(-1)[..., :-1],
