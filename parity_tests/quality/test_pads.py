@@ -62,3 +62,35 @@ def test_pads(case):
     )
     assert report.exit_code == bool(case), str(report)
     assert cause in report.verdict, str(report)
+
+
+class Pooled(torch.nn.Module):
+    """A mean and a maximum in windows."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.largest = torch.nn.AvgPool2d(3, 2, 1, count_include_pad=False), torch.nn.MaxPool2d(3, 2, 1)
+
+    def forward(self, x):
+        return self.mean(x) * self.largest(x)
+
+
+def pooled(_, x, *, mean=(3, 3), largest=(3, 3)):
+    def windows(x, start, combine, sizes):
+        return lax.reduce_window(x, start, combine, (1, 1, *sizes), (1, 1, 2, 2), ((0, 0), (0, 0), (1, 1), (1, 1)))
+
+    count = windows(jnp.ones_like(x), 0.0, lax.add, mean)
+    return windows(x, 0.0, lax.add, mean) / count * windows(x, -jnp.inf, lax.max, largest)
+
+
+@pytest.mark.parametrize(
+    ("bug", "cause"),
+    [
+        ({}, "EQUAL"),
+        ({"mean": (4, 3)}, "jax has windows of (4, 3), padded by (1, 1) before"),
+        ({"largest": (3, 4)}, "jax has windows of (3, 4), padded by (1, 1) before"),
+    ],
+)
+def test_windows_of_poolings(bug, cause):
+    how = {"call_jax": lambda p, x: pooled(p, x, **bug), "checks": ("forward", "local"), "tier": "A"}
+    assert cause in compare(Pooled(), {}, (noise(B, IN, 8, 10, seed=3),), **how).verdict

@@ -1,4 +1,4 @@
-"""Mutations of pads, convolutions and short-time Fourier transforms: pads, dilations, window functions, hop lengths, and where
+"""Mutations of pads, convolutions, poolings and short-time Fourier transforms: pads, dilations, windows, hop lengths, and where
 windows begin."""
 
 import itertools
@@ -20,7 +20,8 @@ SPREAD = {"stride": 1, "padding": 0, "dilation": 1}
 """Defaults of a convolution's arguments that are one number, or one for each axis."""
 DILATIONS = (1, 2, 3, 4, 8, 16, 32)
 WINDOWS = ("hann", "hamming", "blackman", "bartlett")
-MOST_PADS = 16
+MOST_PADS, LONGEST = 16, 7
+"""Largest number of padded entries, and longest window of a pooling, that are tried."""
 FLIPPED = Change("convolutions.flipped", "pads at the other end")
 AXIS_FLIPPED = Change("convolutions.axis_flipped", "pads at the other end of axis {axis}")
 EXCHANGED = Change("convolutions.exchanged", "has the pads of height and width exchanged")
@@ -32,6 +33,7 @@ BEGINS = Change("convolutions.begins", "begins its windows {by} {side} in each d
 AXIS_BEGINS = Change("convolutions.axis_begins", "begins its windows {by} {side} along axis {axis}")
 DILATION = Change("convolutions.dilation", "has dilation {dilation}, and pads for it")
 CAUSAL_DILATION = Change("convolutions.causal_dilation", "has dilation {dilation}, and pads for it in front")
+SIZES = Change("convolutions.sizes", "has windows of ({sizes}), padded by ({before}) before")
 RESHAPE_WORDS = "reshapes its input to channels last where it has to transpose it"
 RESHAPED = Change("convolutions.reshaped", RESHAPE_WORDS, reroutes=True)
 TURNED = Change("convolutions.turned", "has height and width of it exchanged")
@@ -106,6 +108,36 @@ def transposed(op: Op) -> Iterator[Proposal]:
     if op.name in ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"):
         sizes = op.args[1].shape[2:]
         yield from beginnings(op, lambda later: partial(another_part, later), max(sizes) - 1, (0,) * len(sizes))
+
+
+def pools(op: Op) -> Iterator[Proposal]:
+    """Mutations of a pooling: shorter and longer windows, along all axes or one, which begin where torch's do, are centred, or
+    begin at the first entry."""
+    if op.name[:-2] not in ("max_pool", "avg_pool"):
+        return
+    call, axes = named(op.function, op.args, op.kwargs), range(int(op.name[-2]))
+    own, pads = (spread(call.get(name, 0), len(axes)) for name in ("kernel_size", "padding"))
+    for axis, size in itertools.product((None, *axes) if len(axes) > 1 else (None,), range(1, LONGEST + 1)):
+        sizes = tuple(size if axis in (None, i) else its for i, its in zip(axes, own, strict=True))
+        begins = pads, *(tuple((each - even) // 2 for each in sizes) for even in (0, 1)), (0,) * len(axes)
+        for before in dict.fromkeys(begins) if sizes != own else ():
+            yield op.instead(SIZES, partial(of_size, sizes, before), sizes=sizes, before=before)
+
+
+def of_size(sizes: tuple[int, ...], before: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Compute a pooling of as many windows of another size, with these pads before the first entry."""
+    call, wanted = named(function, args, kwargs), function(*args, **kwargs).shape[2:]
+    strides, steps = call.get("stride") or call["kernel_size"], call.get("dilation", 1)
+    several = (spread(each, len(sizes)) for each in (strides, steps))
+    sides: list[int] = []
+    x = call["input"]
+    for length, count, size, pad, stride, step in zip(x.shape[2:], wanted, sizes, before, *several, strict=True):
+        sides = [pad, (count - 1) * stride + (size - 1) * step + 1 - length - pad, *sides]
+    pool = partial(function, **call | {"kernel_size": sizes, "stride": strides, "padding": 0, "ceil_mode": False})
+    if function.__name__.startswith("max"):
+        return pool(input=functional.pad(x, sides, value=-torch.inf))
+    y = pool(input=functional.pad(x, sides))
+    return y if call.get("count_include_pad", True) else y / pool(input=functional.pad(torch.ones_like(x), sides))
 
 
 def beginnings(op: Op, moved: Callable[..., Compute], most: int, padding: tuple[int, ...]) -> Iterator[Proposal]:
@@ -196,4 +228,4 @@ def signal_moved(call: dict[str, Any], later: int) -> dict[str, Any]:
     return {name: x.roll(-later, -1), "center": False}
 
 
-KINDS = (pads, convolutions, transposed, transforms)
+KINDS = (pads, convolutions, transposed, pools, transforms)

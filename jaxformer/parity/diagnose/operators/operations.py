@@ -61,7 +61,7 @@ EPSILON = Change("operations.epsilon", "adds {value} after the root: sqrt(x) + e
 PADS = Change(
     "operations.pads",
     {
-        "counted": "counts padded entries in the mean",
+        "counted": "pads as 'SAME' does, less before than after, and counts padded entries in the mean",
         "same": "pads as 'SAME' does, less before than after",
         "after": "pads at the end alone",
         "before": "pads in front alone",
