@@ -33,7 +33,7 @@ from jaxformer.parity.trace.reference import Reference
 def resolved(traced: Traced, rows: list[Module]) -> list[Module]:
     """Return the table's rows with `diverging` only where a difference changes a result."""
     pairs = zip(traced.normal_run.outputs[CALL], traced.reference.calls[CALL].output, strict=True)
-    if any(ours.shape != theirs.shape for ours, theirs in pairs) or any(over(row.propagated, "activation") for row in rows):
+    if any(jax.shape != torch.shape for jax, torch in pairs) or any(over(row.propagated, "activation") for row in rows):
         return with_other_shapes(traced, rows)
     if wrong_gradients(traced)[1]:
         return rows
@@ -100,8 +100,8 @@ def is_handed_on(traced: Traced, mismatch: Mismatch, wrong: Collection[Site]) ->
     for site, other in traced.pairs.items():
         inside = any(below(owner.path, site.path) for owner in wrong if owner != mismatch.owner)
         if inside and site not in (CALL, mismatch.owner, mismatch.child):
-            theirs = is_mask or holds(traced.reference.calls[other].output, mismatch.torch)
-            if theirs and holds(traced.normal_run.outputs.get(site, ()), mismatch.jax):
+            torch = is_mask or holds(traced.reference.calls[other].output, mismatch.torch)
+            if torch and holds(traced.normal_run.outputs.get(site, ()), mismatch.jax):
                 return True
     return False
 
@@ -146,14 +146,14 @@ def with_torchs(traced: Traced, made: set[ArrayKey], sent: Arrays) -> Arrays:
 
     If torch is not available, torch's own gradients are used for the weights that something was sent to.
     """
-    ours = own_gradients(traced, traced.isolated.weights)
+    jax = own_gradients(traced, traced.isolated.weights)
     places = {place._replace(site=traced.pairs[place.site]) for place in made}
     torchs = gradients_from(traced.reference, places, traced.boundaries)
     if torchs is None:
         whole = in_layers(traced, traced.reference.gradients)
-        return {name: whole[name] if array.any() else ours[name] for name, array in sent.items()}
+        return {name: whole[name] if array.any() else jax[name] for name, array in sent.items()}
     instead = in_layers(traced, torchs)
-    return {name: ours[name] - array + instead[name] for name, array in sent.items()}
+    return {name: jax[name] - array + instead[name] for name, array in sent.items()}
 
 
 Wrong = list[tuple[Site, list[Mismatch]]]
@@ -255,8 +255,8 @@ def gives_more(traced: Traced, site: Site) -> bool:
     """
     if site not in traced.pairs:
         return False
-    theirs = floats_of(traced.reference.calls[traced.pairs[site]])
-    return any(gradient.any() for gradient in traced.normal_run.gradients.get(site, [])[len(theirs) :])
+    torch = floats_of(traced.reference.calls[traced.pairs[site]])
+    return any(gradient.any() for gradient in traced.normal_run.gradients.get(site, [])[len(torch) :])
 
 
 def floats_of(record: Record) -> list[tuple[int, np.ndarray | None]]:
@@ -273,15 +273,15 @@ def returned(traced: Traced, site: Site, noise: float) -> Error | None:
     other, moved = traced.pairs[site], traced.reference.rounding.run
     floats = floats_of(traced.reference.calls[other])
     orders, found = traced.isolated.orders, []
-    for ours, (i, theirs) in zip(traced.normal_run.gradients.get(site, []), floats, strict=False):
-        if theirs is not None and ArrayKey(site, "output", i) not in traced.opened:
-            laid_out = aligned(theirs, ours, orders.get(ArrayKey(site, "output", i)))
-            if ours.shape != laid_out.shape:
-                if not repeated(ours, laid_out):
+    for jax, (i, torch) in zip(traced.normal_run.gradients.get(site, []), floats, strict=False):
+        if torch is not None and ArrayKey(site, "output", i) not in traced.opened:
+            laid_out = aligned(torch, jax, orders.get(ArrayKey(site, "output", i)))
+            if jax.shape != laid_out.shape:
+                if not repeated(jax, laid_out):
                     continue
-                few = min(ours.shape, laid_out.shape, key=math.prod)
-                ours, laid_out = added_up(ours, few), added_up(laid_out, few)
-            found.append(error(ours, laid_out, noise, moved.get(ArrayKey(other, "output_gradients", i), EXACT)))
+                few = min(jax.shape, laid_out.shape, key=math.prod)
+                jax, laid_out = added_up(jax, few), added_up(laid_out, few)
+            found.append(error(jax, laid_out, noise, moved.get(ArrayKey(other, "output_gradients", i), EXACT)))
     return max(found, key=lambda each: each.off("gradient"), default=None)
 
 

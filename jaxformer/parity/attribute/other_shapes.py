@@ -46,8 +46,8 @@ def with_other_shapes(traced: Traced, rows: Sequence[Module]) -> list[Module]:
 
 def gives(traced: Traced, site: Site) -> str:
     """Describe both shapes: 'gives [1, 31, 8] in jax, [1, 32, 8] in torch'."""
-    ours, theirs = outputs(traced, site)
-    return f"gives {list(ours.shape)} in jax, {list(theirs.shape)} in torch"
+    jax, torch = outputs(traced, site)
+    return f"gives {list(jax.shape)} in jax, {list(torch.shape)} in torch"
 
 
 def outputs(traced: Traced, site: Site) -> tuple[np.ndarray, np.ndarray]:
@@ -62,13 +62,13 @@ def shape_cause(traced: Traced, site: Site) -> Diagnosis:
     before = (found for each, found in traced.normal.items() if order.index(traced.pairs[each]) < until)
     if any(found is None or over(found, "activation") for found in before):
         return Diagnosis()
-    ours, theirs = outputs(traced, site)
-    alike = [(sum(map(int.__eq__, np.transpose(theirs, to).shape, ours.shape)), to) for to in permutations(range(theirs.ndim))]
+    jax, torch = outputs(traced, site)
+    alike = [(sum(map(int.__eq__, np.transpose(torch, to).shape, jax.shape)), to) for to in permutations(range(torch.ndim))]
     most, to = max(alike, key=lambda each: (each[0], -alike.index(each)))
-    if theirs.ndim != ours.ndim or most < theirs.ndim - 1:
+    if torch.ndim != jax.ndim or most < torch.ndim - 1:
         return Diagnosis()
-    laid_out = np.transpose(ours, np.argsort(to))
-    return replay_cause_of(traced, Mismatch(site, None, "output", laid_out, theirs, ArrayKey(site, "output", 0)))
+    laid_out = np.transpose(jax, np.argsort(to))
+    return replay_cause_of(traced, Mismatch(site, None, "output", laid_out, torch, ArrayKey(site, "output", 0)))
 
 
 def other_shapes(traced: Traced) -> dict[Site, bool]:
@@ -81,8 +81,8 @@ def other_shapes(traced: Traced) -> dict[Site, bool]:
     found = {}
     for site in sorted(traced.unfit - traced.valid.keys(), key=lambda site: order.index(traced.pairs[site])):
         if calls[traced.pairs[site].path] == 1 and is_given_torchs(traced, site):
-            ours, theirs = outputs(traced, site)
-            found[site] = ours.size != theirs.size
+            jax, torch = outputs(traced, site)
+            found[site] = jax.size != torch.size
     inner = {path for site, sizes_differ in found.items() if sizes_differ for path in around(site)}
     return {site: differ for site, differ in found.items() if site.path not in inner}
 
@@ -98,10 +98,10 @@ def is_given_torchs(traced: Traced, site: Site) -> bool:
     The input of a tap is not seen. There torch's input must have the size of an earlier array that fitted, and not of one that
     did not.
     """
-    theirs = traced.reference.calls[traced.pairs[site]].inputs
-    if site in (CALL, Site("", 0)) or not theirs:
+    torch = traced.reference.calls[traced.pairs[site]].inputs
+    if site in (CALL, Site("", 0)) or not torch:
         return True
-    largest = max(range(len(theirs)), key=lambda i: theirs[i].size)
+    largest = max(range(len(torch)), key=lambda i: torch[i].size)
     if site not in traced.normal_run.taps:
         places = (mismatch.place for mismatch in traced.isolated.mismatches if mismatch.place)
         return any(place.site == site and place.part == "inputs" and place.number == largest for place in places)
@@ -111,7 +111,7 @@ def is_given_torchs(traced: Traced, site: Site) -> bool:
             break
         sizes = {array.size for array in record.output} if other in back else set()
         known = known - sizes if back.get(other) in traced.unfit else known | sizes
-    return theirs[largest].size in known
+    return torch[largest].size in known
 
 
 def goes_on_with(traced: Traced, reader: Site, site: Site) -> bool:

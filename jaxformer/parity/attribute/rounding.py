@@ -70,11 +70,11 @@ def module_that_loses(traced: Traced, low: Any, inputs: tuple[Any, ...]) -> str:
 
     `low` is the JAX model in bfloat16, with its `inputs`.
     """
-    for mismatch, theirs, truth in own_runs(traced, low, inputs):
-        for what, ours, torchs, size, count in measures(as_float64(mismatch.jax), theirs, truth):
-            if ours > FACTOR * (1 + count**-0.5) * torchs + LEAST * size:
-                times = f"{ours / torchs:.1f} times torch's" if torchs else "where torch's is exact"
-                says = f"the error of {what} of its {mismatch.what} is {ours / size:.1e}, {times}"
+    for mismatch, torch, truth in own_runs(traced, low, inputs):
+        for what, jax, torchs, size, count in measures(as_float64(mismatch.jax), torch, truth):
+            if jax > FACTOR * (1 + count**-0.5) * torchs + LEAST * size:
+                times = f"{jax / torchs:.1f} times torch's" if torchs else "where torch's is exact"
+                says = f"the error of {what} of its {mismatch.what} is {jax / size:.1e}, {times}"
                 return f"{mismatch.owner} loses digits in bfloat16: {says}"
     return ""
 
@@ -86,7 +86,7 @@ def own_runs(traced: Traced, low: Any, inputs: tuple[Any, ...]) -> Iterator[tupl
         return
     calls = rounded(reference.calls)
     typed = in_bfloat16(source.module, keeps_buffers=reference.keeps_buffers).eval()
-    theirs = own_arrays(typed, source.call, reference.inputs, Given(calls, traced.boundaries))
+    torch = own_arrays(typed, source.call, reference.inputs, Given(calls, traced.boundaries))
     options = {**RUN_ONCE, **KEPT}
     isolation = replace(traced.isolation, load=lambda: low, inputs=inputs, calls=calls, gradients=False, options=options)
     program = isolation.compiled(traced.opened, gradients=False)
@@ -94,19 +94,19 @@ def own_runs(traced: Traced, low: Any, inputs: tuple[Any, ...]) -> Iterator[tupl
         if each.place and each.place.site not in traced.valid and each.place not in traced.opened:
             place = each.place._replace(site=traced.pairs[each.place.site])
             truth = getattr(reference.calls[place.site], place.part)[place.number]
-            if place in theirs and truth.dtype.kind == "f" and theirs[place].shape == truth.shape == each.jax.shape:
-                yield each, theirs[place], truth
+            if place in torch and truth.dtype.kind == "f" and torch[place].shape == truth.shape == each.jax.shape:
+                yield each, torch[place], truth
 
 
-def measures(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> Iterator[tuple[str, float, float, float, int]]:
+def measures(jax: np.ndarray, torch: np.ndarray, truth: np.ndarray) -> Iterator[tuple[str, float, float, float, int]]:
     """Yield both sides' errors beside the size of the true values and their count: of the entries, and of the factors of rows.
 
     Entries that are huge or not finite are left out.
     """
-    usual = usual_entries(truth, entry_groups(truth)) & np.isfinite(ours) & np.isfinite(theirs)
+    usual = usual_entries(truth, entry_groups(truth)) & np.isfinite(jax) & np.isfinite(torch)
     if not truth.ndim or not usual.any():
         return
-    off, other, true = (np.where(usual, each, 0) for each in (ours - truth, theirs - truth, truth))
+    off, other, true = (np.where(usual, each, 0) for each in (jax - truth, torch - truth, truth))
     ours_off, theirs_off, size = (float(np.linalg.norm(each)) for each in (off, other, true))
     yield "the entries", ours_off, theirs_off, size, int(usual.sum())
     square = np.square(true).sum(-1)

@@ -52,25 +52,25 @@ def bitwise(comparison: Comparison) -> Stage:
             says = "the JAX model has shapes alone; give one with weights, or check more than weights"
             return Stage("weights", "failed", says)
         return Stage("weights", "equal", f"{count(used, 'tensor')}, each used once; the JAX model had none of its own")
-    ours = in_torchs_layout(like, family)
-    theirs = {name: state.weights[family.tied.get(name, name)] for name in ours}
-    theirs |= {name: sum_of([theirs[it] for it in names]) for name, names in sums(like, family).items()}
-    other = [name for name, array in theirs.items() if not same_bits(ours[name], array)]
-    rounded = [name for name in other if name in state.frozen and is_rounded(ours[name], theirs[name])]
+    jax = in_torchs_layout(like, family)
+    torch = {name: state.weights[family.tied.get(name, name)] for name in jax}
+    torch |= {name: sum_of([torch[it] for it in names]) for name, names in sums(like, family).items()}
+    other = [name for name, array in torch.items() if not same_bits(jax[name], array)]
+    rounded = [name for name in other if name in state.frozen and is_rounded(jax[name], torch[name])]
     wrong = [name for name in other if name not in rounded]
     if wrong:
         parts = places(like, family)
-        said = ", ".join(describe_difference(name, parts[name], ours[name], theirs, family, like) for name in wrong[:LISTED])
-        says = f"{len(wrong)} of {len(ours)} tensors differ, first {said}; {ON_TORCHS}"
+        said = ", ".join(describe_difference(name, parts[name], jax[name], torch, family, like) for name in wrong[:LISTED])
+        says = f"{len(wrong)} of {len(jax)} tensors differ, first {said}; {ON_TORCHS}"
         return Stage("weights", "different", says)
-    notes = [f"frozen {name} {say_rounded(most_off(ours[name], theirs[name]))}; torch's is used below" for name in rounded]
+    notes = [f"frozen {name} {say_rounded(most_off(jax[name], torch[name]))}; torch's is used below" for name in rounded]
     return Stage("weights", "equal", "; ".join((f"{used} of {len(state.weights)} tensors used once, bitwise equal", *notes)))
 
 
 def describe_difference(
     name: str,
     parts: Mapping[Part, Place],
-    ours: np.ndarray,
+    jax: np.ndarray,
     weights: Mapping[str, np.ndarray],
     family: Family,
     like: PyTree,
@@ -82,24 +82,24 @@ def describe_difference(
         rule = family.rule(parts[part].name)
         return rule.to_jax(side, family.sizes_for(like)) if rule.packed else part.cut(side)
 
-    cut = {part: [piece(part, side) for side in (ours, weights[name])] for part in sorted(parts)}
+    cut = {part: [piece(part, side) for side in (jax, weights[name])] for part in sorted(parts)}
     wrong = [part for part, both in cut.items() if not same_bits(*both)]
     held = dict.fromkeys(parts[part].name for part in wrong)
     called = name if name in held else f"{name}, in JAX {' and '.join(held)}"
-    mine, theirs = cut[wrong[0]]
+    mine, torch = cut[wrong[0]]
     try:
-        says = f"relL2 {difference(name, mine, theirs).relative:.1e}"
+        says = f"relL2 {difference(name, mine, torch).relative:.1e}"
     except ParityError as error:
         return f"{called} ({str(error).removeprefix(f'{name}: ')})"
-    if mine.ndim == 2 and same_bits(np.ascontiguousarray(mine), np.ascontiguousarray(theirs.T)):
+    if mine.ndim == 2 and same_bits(np.ascontiguousarray(mine), np.ascontiguousarray(torch.T)):
         return f"{called} ({says}: JAX holds it transposed)"
     if flipped := next(
-        (axes for axes in some_axes(theirs.ndim) if same_bits(np.ascontiguousarray(np.flip(theirs, axes)), mine)), ()
+        (axes for axes in some_axes(torch.ndim) if same_bits(np.ascontiguousarray(np.flip(torch, axes)), mine)), ()
     ):
         return f"{called} ({says}: JAX holds it {backwards(flipped)})"
     same = (other for other, array in weights.items() if array.size == mine.size and same_numbers(array, mine))
     if not (mine == mine.flat[0]).all() and (other := next(same, None)):
-        what = f"it {in_words(find_layout(theirs, mine))}" if other == name else f"what torch has in {other}"
+        what = f"it {in_words(find_layout(torch, mine))}" if other == name else f"what torch has in {other}"
         return f"{called} ({says}: JAX holds {what})"
     return f"{called} ({says})"
 

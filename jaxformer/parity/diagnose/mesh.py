@@ -73,11 +73,11 @@ class Program:
 
     def residual(self, edit: Edit) -> float:
         """Largest relL2 of the changed program's outputs; infinite if it cannot run, or gives other shapes."""
-        isolation, theirs = self.traced.isolation, self.traced.reference.calls[CALL].output
+        isolation, torch = self.traced.isolation, self.traced.reference.calls[CALL].output
         try:
             with jax_float64(self.traced.tables), written_out(), edited(edit) as self.seen:
-                ours = several(isolation.call(isolation.model, *isolation.inputs), "call_jax", isolation.call)
-            pairs = [(np.asarray(array), other) for array, other in zip(ours, theirs, strict=True)]
+                jax = several(isolation.call(isolation.model, *isolation.inputs), "call_jax", isolation.call)
+            pairs = [(np.asarray(array), other) for array, other in zip(jax, torch, strict=True)]
         except (*REFUSALS, TypeError):  # the user's code may count on what was changed
             return np.inf
         return max(distance(array, other) if array.shape == other.shape else np.inf for array, other in pairs)

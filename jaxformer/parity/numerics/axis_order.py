@@ -25,26 +25,24 @@ SAMPLE = 4096
 
 
 @cache
-def orders_for(theirs: tuple[int, ...], ours: tuple[int, ...]) -> tuple[Order, ...]:
+def orders_for(torch: tuple[int, ...], jax: tuple[int, ...]) -> tuple[Order, ...]:
     """Return the orders of torch's axes that give jax's shape, the identity first; empty if no order does.
 
     Axes may also be split or merged, as for attention heads; then only axes of equal size are permuted. If jax has more axes
     (rows and columns of an image where torch has one axis of patches), orders whose axes can be split to jax's shape count too.
     """
-    straight = theirs == ours or split_or_merged(theirs, ours)
-    split = straight and len(ours) > len(theirs)
-    wanted = theirs if straight else ours
-    if len(wanted) != len(theirs) or len(theirs) > 5:
-        return (tuple(range(len(theirs))),) if straight else ()
-    ones = [axis for axis, size in enumerate(theirs) if size == 1]
+    straight = torch == jax or split_or_merged(torch, jax)
+    split = straight and len(jax) > len(torch)
+    wanted = torch if straight else jax
+    if len(wanted) != len(torch) or len(torch) > 5:
+        return (tuple(range(len(torch))),) if straight else ()
+    ones = [axis for axis, size in enumerate(torch) if size == 1]
 
     def fits(order: Order) -> bool:
-        shape = tuple(theirs[axis] for axis in order)
-        return [axis for axis in order if axis in ones] == ones and (
-            shape == wanted or (split and split_or_merged(shape, ours))
-        )
+        shape = tuple(torch[axis] for axis in order)
+        return [axis for axis in order if axis in ones] == ones and (shape == wanted or (split and split_or_merged(shape, jax)))
 
-    return tuple(itertools.islice(filter(fits, itertools.permutations(range(len(theirs)))), MOST_ORDERS))
+    return tuple(itertools.islice(filter(fits, itertools.permutations(range(len(torch)))), MOST_ORDERS))
 
 
 def split_or_merged(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
@@ -54,62 +52,62 @@ def split_or_merged(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return 1 < len(few) < len(many) and few[-1] == many[-1] and set(few) <= set(many)
 
 
-def to_jax_axes(theirs: Any, order: Order, shape: tuple[int, ...]) -> Any:
+def to_jax_axes(torch: Any, order: Order, shape: tuple[int, ...]) -> Any:
     """Convert torch's array to jax's axes and shape."""
-    return theirs.transpose(order).reshape(shape)
+    return torch.transpose(order).reshape(shape)
 
 
-def to_torch_axes(ours: np.ndarray, order: Order, shape: tuple[int, ...]) -> np.ndarray:
+def to_torch_axes(jax: np.ndarray, order: Order, shape: tuple[int, ...]) -> np.ndarray:
     """Convert jax's array to torch's axes and shape: the inverse of `to_jax_axes`."""
-    return ours.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
+    return jax.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
 
 
-def order_of(theirs: np.ndarray, ours: np.ndarray, known: Order | None = None, valid: np.ndarray | None = None) -> Order | None:
+def order_of(torch: np.ndarray, jax: np.ndarray, known: Order | None = None, valid: np.ndarray | None = None) -> Order | None:
     """Return the known order if it fits, else the one in which torch's array is nearest to jax's; None if no order fits.
 
     Only the entries of torch's array that are True in `valid` are compared.
     """
-    orders = orders_for(theirs.shape, ours.shape)
+    orders = orders_for(torch.shape, jax.shape)
     if known in orders:
         return known
-    return nearer_order(theirs, ours, orders[0], valid) if orders else None
+    return nearer_order(torch, jax, orders[0], valid) if orders else None
 
 
-def nearer_order(theirs: np.ndarray, ours: np.ndarray, usual: Order, valid: np.ndarray | None = None) -> Order:
+def nearer_order(torch: np.ndarray, jax: np.ndarray, usual: Order, valid: np.ndarray | None = None) -> Order:
     """Return the usual order, unless torch's array is much nearer to jax's in another order that fits."""
-    if (sampled := plain_order(theirs, ours, valid)) is not None:
+    if (sampled := plain_order(torch, jax, valid)) is not None:
         return sampled
-    if np.array_equal(to_jax_axes(theirs, usual, ours.shape), ours):
+    if np.array_equal(to_jax_axes(torch, usual, jax.shape), jax):
         return usual
-    orders = orders_for(theirs.shape, ours.shape)
-    gaps = distances(theirs, ours, orders, valid)
+    orders = orders_for(torch.shape, jax.shape)
+    gaps = distances(torch, jax, orders, valid)
     best = int(np.argmin(gaps))
     return orders[best] if gaps[best] < CLEAR * gaps[orders.index(usual)] else usual
 
 
-def plain_order(theirs: np.ndarray, ours: np.ndarray, valid: np.ndarray | None = None) -> Order | None:
+def plain_order(torch: np.ndarray, jax: np.ndarray, valid: np.ndarray | None = None) -> Order | None:
     """Return the order in which torch's array is by far the nearest to jax's, judged on a sample of entries; None if no order
     is clearly the nearest."""
-    orders = orders_for(theirs.shape, ours.shape)
+    orders = orders_for(torch.shape, jax.shape)
     if len(orders) < 2:
         return next(iter(orders), None)
-    places = np.random.default_rng(0).integers(ours.size, size=SAMPLE) if ours.size > SAMPLE else None
-    gaps = distances(theirs, ours, orders, valid, places)
+    places = np.random.default_rng(0).integers(jax.size, size=SAMPLE) if jax.size > SAMPLE else None
+    gaps = distances(torch, jax, orders, valid, places)
     nearest, second = np.sort(gaps)[:2]
     return orders[int(np.argmin(gaps))] if nearest < CLEAR * second else None
 
 
-def aligned(theirs: np.ndarray, ours: np.ndarray, known: Order | None = None) -> np.ndarray:
+def aligned(torch: np.ndarray, jax: np.ndarray, known: Order | None = None) -> np.ndarray:
     """Return torch's array with jax's axes; unchanged if no order fits."""
-    order = order_of(theirs, ours, known)
-    return theirs if order is None else to_jax_axes(theirs, order, ours.shape)
+    order = order_of(torch, jax, known)
+    return torch if order is None else to_jax_axes(torch, order, jax.shape)
 
 
-def repeated(ours: np.ndarray, theirs: np.ndarray) -> bool:
+def repeated(jax: np.ndarray, torch: np.ndarray) -> bool:
     """True if the shapes broadcast to one of the two: one side holds once what the other side repeats, such as positions that
     are equal in all rows."""
     try:
-        return np.broadcast_shapes(ours.shape, theirs.shape) in (ours.shape, theirs.shape)
+        return np.broadcast_shapes(jax.shape, torch.shape) in (jax.shape, torch.shape)
     except ValueError:
         return False
 
@@ -122,8 +120,8 @@ def added_up(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def distances(
-    theirs: np.ndarray,
-    ours: np.ndarray,
+    torch: np.ndarray,
+    jax: np.ndarray,
     orders: tuple[Order, ...],
     valid: np.ndarray | None = None,
     places: np.ndarray | None = None,
@@ -134,9 +132,9 @@ def distances(
     def here(array: np.ndarray, order: Order) -> np.ndarray:
         """Return the entries of an array with torch's axes at the compared positions of jax's array."""
         if places is None:
-            return to_jax_axes(array, order, ours.shape)
-        found = np.unravel_index(places, [theirs.shape[axis] for axis in order])
-        return array[tuple(found[order.index(axis)] for axis in range(theirs.ndim))]
+            return to_jax_axes(array, order, jax.shape)
+        found = np.unravel_index(places, [torch.shape[axis] for axis in order])
+        return array[tuple(found[order.index(axis)] for axis in range(torch.ndim))]
 
     def real(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the mask of finite entries, and the array clipped to `SQUARABLE` with zeros for non-finite entries."""
@@ -145,12 +143,12 @@ def distances(
         return finite, np.where(finite, np.clip(array, -SQUARABLE, SQUARABLE), 0.0)
 
     def gap(order: Order) -> float:
-        (finite, t), compared = real(here(theirs, order)), True if valid is None else here(valid, order)
+        (finite, t), compared = real(here(torch, order)), True if valid is None else here(valid, order)
         apart = np.where(finite & finite_j & compared, j - t, 0.0)
         return float(np.sqrt((apart**2).mean()) + size * ((finite != finite_j) & compared).mean())
 
-    finite_j, j = real(ours if places is None else ours.reshape(-1)[places])
-    size = np.sqrt((real(here(theirs, orders[0]))[1] ** 2).mean())
+    finite_j, j = real(jax if places is None else jax.reshape(-1)[places])
+    size = np.sqrt((real(here(torch, orders[0]))[1] ** 2).mean())
     with np.errstate(invalid="ignore"):
         return np.array([gap(order) for order in orders])
 

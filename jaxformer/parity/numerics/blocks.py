@@ -21,7 +21,7 @@ def gap_between(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     total, peak = 0.0, 0.0
     spare = np.empty(min(BLOCK, one.size), np.result_type(one, other))
     how = {"flags": ["external_loop", "buffered", "zerosize_ok"], "buffersize": BLOCK}
-    for ours, theirs in np.nditer([other, one], **how):  # type: ignore[call-overload]
-        gap = np.subtract(ours, theirs, out=spare[: len(ours)])
+    for jax, torch in np.nditer([other, one], **how):  # type: ignore[call-overload]
+        gap = np.subtract(jax, torch, out=spare[: len(jax)])
         total, peak = total + np.vdot(gap, gap).real, np.maximum(peak, largest(gap))
     return math.sqrt(total), float(peak)

@@ -17,21 +17,19 @@ ROUND = 1e-6
 """Largest relative distance of a mask's number from a round number: a score may be added to it."""
 
 
-def one_number(ours: np.ndarray, theirs: np.ndarray, *, inside: bool) -> np.ndarray:
+def one_number(jax: np.ndarray, torch: np.ndarray, *, inside: bool) -> np.ndarray:
     """Return jax's array with torch's numbers where both sides have a masked entry: the number depends on the dtype.
 
     With `inside` (inside a model), where one side has a mask, -inf and numbers down from `MASKED` (-1e4, for example) are
     masked entries of the other side too.
     """
-    if ours.shape != theirs.shape or {ours.dtype.kind, theirs.dtype.kind} != {"f"}:
-        return ours
-    found = [fillers(array, infinite=inside) for array in (theirs, ours)]
+    if jax.shape != torch.shape or {jax.dtype.kind, torch.dtype.kind} != {"f"}:
+        return jax
+    found = [fillers(array, infinite=inside) for array in (torch, jax)]
     if all(each is None for each in found) or not (inside or all(each is not None for each in found)):
-        return ours
-    low = [
-        (array <= MASKED) & (array > -HUGE) if own is None else own for array, own in zip((theirs, ours), found, strict=True)
-    ]
-    return np.where(low[0] & low[1], theirs, ours)
+        return jax
+    low = [(array <= MASKED) & (array > -HUGE) if own is None else own for array, own in zip((torch, jax), found, strict=True)]
+    return np.where(low[0] & low[1], torch, jax)
 
 
 def fillers(array: np.ndarray, *, infinite: bool) -> np.ndarray | None:
@@ -82,9 +80,9 @@ def allowed(mask: np.ndarray) -> np.ndarray:
     return mask > (0.5 if kind_of(mask) == "switches" else MASKED)
 
 
-def is_left(kind: str, theirs: Any, ours: Any) -> Any:
+def is_left(kind: str, torch: Any, jax: Any) -> Any:
     """True if jax's mask means the same as torch's mask of this kind, or may do so because it is of another kind."""
-    switches, added = ((ours == 0) | (ours == 1)).all(), ((ours == 0) | (ours <= MASKED)).all()
+    switches, added = ((jax == 0) | (jax == 1)).all(), ((jax == 0) | (jax <= MASKED)).all()
     if kind == "switches":
-        return (added & ours.any()) | (switches & ((ours == theirs).all() | (ours == 1 - theirs).all()))
-    return (switches & ours.any()) | (added & ((ours <= MASKED) == (theirs <= MASKED)).all())
+        return (added & jax.any()) | (switches & ((jax == torch).all() | (jax == 1 - torch).all()))
+    return (switches & jax.any()) | (added & ((jax <= MASKED) == (torch <= MASKED)).all())

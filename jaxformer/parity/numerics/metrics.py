@@ -103,8 +103,8 @@ class Noise:
         with np.errstate(over="ignore", invalid="ignore"):
             size, peak = gap_between(*usual)
             norm = float(np.linalg.norm(usual[0])) if others else 0.0
-            for theirs, ours in others if norm else ():
-                relative, highest = _apart(*_scaled(theirs, ours))
+            for torch, jax in others if norm else ():
+                relative, highest = _apart(*_scaled(torch, jax))
                 size, peak = max(size, relative * norm), max(peak, highest * norm / float(np.sqrt(usual[0].size)))
         return cls(size, peak) if np.isfinite(size + peak) else cls(np.inf, np.inf)
 
@@ -118,9 +118,9 @@ class Noise:
             size = float(np.linalg.norm(usual))
         return (self.size / size, self.peak / size * float(np.sqrt(usual.size))) if 0 < size < np.inf else (0.0, 0.0)
 
-    def explains(self, ours: np.ndarray, reference: np.ndarray) -> bool:
+    def explains(self, jax: np.ndarray, reference: np.ndarray) -> bool:
         """True if rounding explains that jax's array is not 0 where all of torch's array is."""
-        return not reference.any() and largest(ours) <= 2 * FACTOR * self.peak
+        return not reference.any() and largest(jax) <= 2 * FACTOR * self.peak
 
 
 EXACT = Noise(0.0, 0.0)
@@ -152,9 +152,9 @@ def part(array: np.ndarray, those: np.ndarray) -> np.ndarray:
     return array if those.all() else array[those]
 
 
-def difference(name: str, ours: Any, reference: Any, rounding: Noise = EXACT) -> Error:
+def difference(name: str, jax: Any, reference: Any, rounding: Noise = EXACT) -> Error:
     """Return the error of the finite entries; ParityError if shapes or the patterns of NaN and infinity differ."""
-    j, t = host(ours), host(reference)
+    j, t = host(jax), host(reference)
     if j.shape != t.shape:
         raise ParityError(f"{name}: shape {j.shape} against {t.shape}")
     j, t = as_float64(j), as_float64(t)
@@ -169,20 +169,20 @@ def difference(name: str, ours: Any, reference: Any, rounding: Noise = EXACT) ->
     return Error(max(relative), max(peak), *rounding.of(t))
 
 
-def error(ours: Any, theirs: Any, noise: float = 0.0, rounding: Noise = EXACT) -> Error:
+def error(jax: Any, torch: Any, noise: float = 0.0, rounding: Noise = EXACT) -> Error:
     """Return the error of jax's array: infinite if shapes, NaN or infinities differ, zero if both sides are at most `noise` or
     if rounding explains the difference."""
-    if (noise and is_null(ours, theirs, noise)) or (rounding != EXACT and rounding.explains(ours, theirs)):
+    if (noise and is_null(jax, torch, noise)) or (rounding != EXACT and rounding.explains(jax, torch)):
         return EQUAL
     try:
-        return difference("", ours, theirs, rounding)
+        return difference("", jax, torch, rounding)
     except ParityError:
         return DIFFERENT
 
 
-def distance(ours: Any, reference: Any) -> float:
+def distance(jax: Any, reference: Any) -> float:
     """Return relL2; infinite if shapes, NaN or infinities differ."""
-    return error(ours, reference).relative
+    return error(jax, reference).relative
 
 
 def _scaled(reference: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -199,13 +199,13 @@ def _apart(t: np.ndarray, j: np.ndarray) -> tuple[float, float]:
     return off / size, peak / (size / math.sqrt(t.size))
 
 
-def check_float64(name: str, ours: Any, reference: Any, kind: Kind = "activation", noise: Noise = EXACT) -> Error:
+def check_float64(name: str, jax: Any, reference: Any, kind: Kind = "activation", noise: Noise = EXACT) -> Error:
     """Check tier A: raise ParityError unless both sides are float64 and within the tolerance of their kind, relaxed by
     `noise`."""
-    for side, array in (("jax", host(ours)), ("torch", host(reference))):
+    for side, array in (("jax", host(jax)), ("torch", host(reference))):
         if array.dtype != np.float64:
             raise ParityError(f"{name}: {side} gave {array.dtype}, tier A compares float64")
-    found = difference(name, ours, reference, noise)
+    found = difference(name, jax, reference, noise)
     if over(found, kind):
         relative, peak = found.allowed(kind)
         both = f"{peak:.0e}" if relative == np.inf else f"{relative:.0e} and {peak:.0e}"
@@ -213,29 +213,29 @@ def check_float64(name: str, ours: Any, reference: Any, kind: Kind = "activation
     return found
 
 
-def check_float32(name: str, ours: Any, theirs: Any, truth: Any, noise: Noise = EXACT, factor: float = 2.0) -> float:
+def check_float32(name: str, jax: Any, torch: Any, truth: Any, noise: Noise = EXACT, factor: float = 2.0) -> float:
     """Check tier B: |J - R| <= 2 |T - R| + 4 u |R| in L2, twice that in the max norm, with R torch's float64 result.
 
     The measure |T - R| is a single draw of rounding: `noise`, by which rounding perturbs torch in float64, scaled to float32,
     replaces it if larger. Returns the larger ratio of an error to its tolerance; raises ParityError if it is above 1.
     """
     in_float32 = Noise(noise.size * FLOAT32_BITS, noise.peak * FLOAT32_BITS) if np.isfinite(noise.size) else EXACT
-    return _check_rounding("B", name, (ours, theirs, truth), factor, 4 * UNIT_ROUNDOFF, in_float32)
+    return _check_rounding("B", name, (jax, torch, truth), factor, 4 * UNIT_ROUNDOFF, in_float32)
 
 
-def check_bfloat16(name: str, ours: Any, theirs: Any, truth: Any) -> float:
+def check_bfloat16(name: str, jax: Any, torch: Any, truth: Any) -> float:
     """Check tier C: as tier B, with 2 |T - R| + 3e-5 |R|."""
-    return _check_rounding("C", name, (ours, theirs, truth), 2.0, 3e-5)
+    return _check_rounding("C", name, (jax, torch, truth), 2.0, 3e-5)
 
 
 def _check_rounding(
     tier: str, name: str, arrays: tuple[Any, Any, Any], factor: float, least: float, noise: Noise = EXACT
 ) -> float:
-    ours, theirs, truth = (as_float64(host(array)) for array in arrays)
-    difference(name, ours, theirs)
+    jax, torch, truth = (as_float64(host(array)) for array in arrays)
+    difference(name, jax, torch)
     worst = 0.0
     for those in entry_groups(truth):
-        r, j, t = _scaled(*(part(side, those) for side in (truth, ours, theirs)))
+        r, j, t = _scaled(*(part(side, those) for side in (truth, jax, torch)))
         # Groups with huge entries are scaled, and the noise is not.
         known = noise if largest(part(truth, those)) < HUGE else EXACT
         for norm, times, usual in ((np.linalg.norm, 1, known.size), (largest, 2, known.peak)):
@@ -249,9 +249,9 @@ def _check_rounding(
     return worst
 
 
-def rounding_ratio(ours: Any, theirs: Any, truth: Any) -> float:
+def rounding_ratio(jax: Any, torch: Any, truth: Any) -> float:
     """Return R = |J - R64| / |T - R64| in L2, the error of jax's output in units of torch's; 1 if neither has an error."""
-    r, j, t = (as_float64(host(array)) for array in (truth, ours, theirs))
+    r, j, t = (as_float64(host(array)) for array in (truth, jax, torch))
     those = entry_groups(r)[-1]
     r, j, t = _scaled(*(part(side, those) for side in (r, j, t)))
     off, measure = float(np.linalg.norm(j - r)), float(np.linalg.norm(t - r))
@@ -259,24 +259,24 @@ def rounding_ratio(ours: Any, theirs: Any, truth: Any) -> float:
 
 
 def check_gradients(
-    ours: Mapping[str, Any], reference: Mapping[str, Any], rounding: Mapping[str, Noise] | None = None
+    jax: Mapping[str, Any], reference: Mapping[str, Any], rounding: Mapping[str, Noise] | None = None
 ) -> list[str]:
     """Check tier A for every gradient by name; return the names of NULL ones, which are rounding noise around zero on both
     sides.
 
     A gradient that is null in torch must be null in JAX, and vice versa.
     """
-    if set(ours) != set(reference):
-        raise ParityError(f"gradients of different tensors: {sorted(set(ours) ^ set(reference))}")
-    pairs = {name: (host(ours[name]), host(reference[name])) for name in reference}
-    noise = NULL_GRADIENT * rms(theirs for _, theirs in pairs.values())
+    if set(jax) != set(reference):
+        raise ParityError(f"gradients of different tensors: {sorted(set(jax) ^ set(reference))}")
+    pairs = {name: (host(jax[name]), host(reference[name])) for name in reference}
+    noise = NULL_GRADIENT * rms(torch for _, torch in pairs.values())
     null = []
-    for name, (mine, theirs) in pairs.items():
+    for name, (mine, torch) in pairs.items():
         perturbed = (rounding or {}).get(name, EXACT)
-        if is_null(mine, theirs, noise) or perturbed.explains(mine, theirs):
+        if is_null(mine, torch, noise) or perturbed.explains(mine, torch):
             null.append(name)
         else:
-            check_float64(name, mine, theirs, "gradient", perturbed)
+            check_float64(name, mine, torch, "gradient", perturbed)
     return null
 
 
@@ -289,6 +289,6 @@ def rms(arrays: Iterable[np.ndarray]) -> float:
     return float(np.sqrt(total / count)) if count else 0.0
 
 
-def is_null(ours: np.ndarray, theirs: np.ndarray, noise: float) -> bool:
+def is_null(jax: np.ndarray, torch: np.ndarray, noise: float) -> bool:
     """True if both gradients are no more than rounding noise around zero."""
-    return largest(theirs) <= noise and largest(ours) <= noise
+    return largest(torch) <= noise and largest(jax) <= noise

@@ -15,20 +15,20 @@ Gradients = Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray
 
 
 def of_one_gradient(
-    gradients: Gradients, ours: Iterable[JaxPiece], theirs: Sequence[TorchPiece]
+    gradients: Gradients, jax: Iterable[JaxPiece], torch: Sequence[TorchPiece]
 ) -> Iterator[tuple[JaxPiece, TorchPiece]]:
     """Yield each of JAX's pieces with the only one of torch's that has its gradient."""
     by_torch, by_jax = gradients()
-    for mine in ours:
+    for mine in jax:
         back = by_jax.get(mine.name)
         if back is not None:
             back = back if mine.layer is None else back[mine.layer]
-            alike = [it for it in theirs if _same(by_torch.get(it.name), back)]
+            alike = [it for it in torch if _same(by_torch.get(it.name), back)]
             yield from ((mine, it) for it in alike if len(alike) == 1)
 
 
-def _same(theirs: np.ndarray | None, ours: np.ndarray) -> bool:
+def _same(torch: np.ndarray | None, jax: np.ndarray) -> bool:
     """True if two gradients are equal up to rounding, and tell anything."""
-    if theirs is None or theirs.shape != ours.shape or not theirs.any():
+    if torch is None or torch.shape != jax.shape or not torch.any():
         return False
-    return bool(np.linalg.norm(ours - theirs) <= NEAR * np.linalg.norm(theirs))
+    return bool(np.linalg.norm(jax - torch) <= NEAR * np.linalg.norm(torch))

@@ -52,16 +52,16 @@ def _accept(known: Assignment, mine: JaxPiece, orders: Iterable[Sequence[str]]) 
         known.add_joined(mine, (template, Join(parts, axis, shares)), layout)
 
 
-def _fits(known: Assignment, order: Sequence[str], ours: np.ndarray) -> Iterator[tuple[int, Layout]]:
+def _fits(known: Assignment, order: Sequence[str], jax: np.ndarray) -> Iterator[tuple[int, Layout]]:
     """Yield each axis along which the torch tensors can be joined, and the layout that turns the whole into jax's tensor."""
     arrays = [known.torch[name] for name in order]
-    if sum(array.size for array in arrays) != ours.size or {array.dtype for array in arrays} != {ours.dtype}:
+    if sum(array.size for array in arrays) != jax.size or {array.dtype for array in arrays} != {jax.dtype}:
         return
     for axis in range(arrays[0].ndim):
         if len({(*array.shape[:axis], 0, *array.shape[axis + 1 :]) for array in arrays}) == 1:
             whole = np.concatenate(arrays, axis)
-            layout = find_layout(whole, ours)
-            if layout is not None or ours.ndim == 1 == whole.ndim:
+            layout = find_layout(whole, jax)
+            if layout is not None or jax.ndim == 1 == whole.ndim:
                 yield axis, layout or "same"
 
 
@@ -76,13 +76,13 @@ def template_of(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 def match_parted(known: Assignment) -> None:
     """Note JAX tensors that are parts of one torch tensor, if exactly one order of them gives its values."""
-    for name, theirs in known.torch.items():
+    for name, torch in known.torch.items():
         if is_whole(known, name):
             continue
-        free = inside(theirs, known.arrays([*_halves(known, name), *known.open()]))
+        free = inside(torch, known.arrays([*_halves(known, name), *known.open()]))
         parts = [mine for mine in free if not known.fingerprint(mine).constant]
         orders = permutations(parts) if 1 < len(parts) <= MOST_PARTS else ()
-        found = [(order, fit) for order in orders for fit in _fits_of_parts(known, order, theirs)]
+        found = [(order, fit) for order in orders for fit in _fits_of_parts(known, order, torch)]
         if len({order for order, _ in found}) == 1:
             beside = [other for other in known.torch if parent(other) == parent(name) and not is_whole(known, other)]
             for mine in (mine for other in beside for mine in _halves(known, other)):
@@ -101,16 +101,16 @@ def _halves(known: Assignment, name: str) -> list[JaxPiece]:
     return [mine for mine, (other, _) in known.pairs.items() if other.name == name]
 
 
-def _fits_of_parts(known: Assignment, order: tuple[JaxPiece, ...], theirs: np.ndarray) -> list[list[tuple[Part, Layout]]]:
+def _fits_of_parts(known: Assignment, order: tuple[JaxPiece, ...], torch: np.ndarray) -> list[list[tuple[Part, Layout]]]:
     """List the ways to cut torch's tensor along its first or last axis into jax's tensors: each part with its layout."""
     sizes = [known.array(one).size for one in order]
-    if sum(sizes) != theirs.size:
+    if sum(sizes) != torch.size:
         return []
     found = []
-    for axis in sorted({0, theirs.ndim - 1}):
+    for axis in sorted({0, torch.ndim - 1}):
         parts = [Part(number, len(order), axis, shares_of(sizes)) for number in range(len(order))]
-        if parts[0].fits(theirs):
-            layouts = [find_layout(part.cut(theirs), known.array(one)) for part, one in zip(parts, order, strict=True)]
+        if parts[0].fits(torch):
+            layouts = [find_layout(part.cut(torch), known.array(one)) for part, one in zip(parts, order, strict=True)]
             whole = [(part, layout) for part, layout in zip(parts, layouts, strict=True) if layout is not None]
             found += [whole] if len(whole) == len(parts) else []
     return found

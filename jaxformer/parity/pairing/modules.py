@@ -59,20 +59,20 @@ def parameter_pairs(like: PyTree, rules: Family, stacks: Container[str] = ()) ->
     """
     pairs: dict[str, str] = {}
     for name, leaf in weights_of(like, rules).items():
-        ours = layer_names(name, leaf, rules, stacks)
-        for mine, theirs in zip(ours, rules.sources(name, len(ours)), strict=True):
-            pairs |= {f"{mine}[{i}]": it for i, it in enumerate(theirs)} if theirs[1:] else {mine: theirs[0]}
+        jax = layer_names(name, leaf, rules, stacks)
+        for mine, torch in zip(jax, rules.sources(name, len(jax)), strict=True):
+            pairs |= {f"{mine}[{i}]": it for i, it in enumerate(torch)} if torch[1:] else {mine: torch[0]}
     return pairs
 
 
-def pair_modules(ours: Iterable[str], theirs: Iterable[str], parameters: Mapping[str, str]) -> dict[str, str]:
+def pair_modules(jax: Iterable[str], torch: Iterable[str], parameters: Mapping[str, str]) -> dict[str, str]:
     """Pair paths of JAX modules with torch modules that hold the same parameters, whole ones.
 
     Among modules with the same parameters, those that own them directly are paired first, then the outer ones. If one side has
     more modules, for example because a list of layers is called too, modules of the same name are paired.
     """
-    own = {path: whole_tensors(path, parameters) for path in ours}
-    other = {path: frozenset(name for name in parameters.values() if below(name, path)) for path in theirs}
+    own = {path: whole_tensors(path, parameters) for path in jax}
+    other = {path: frozenset(name for name in parameters.values() if below(name, path)) for path in torch}
     pairs = {path: owner for path, owner in owners(parameters).items() if own.get(path) and other.get(owner) == own[path]}
     mine, its = _by_tensors(own, pairs), _by_tensors(other, pairs.values())
     return pairs | {a: b for held in mine if held in its for a, b in _side_by_side(mine[held], its[held])}
@@ -87,19 +87,19 @@ def _by_tensors(held: Mapping[str, frozenset[str]], paired: Iterable[str]) -> di
     return found
 
 
-def _side_by_side(ours: list[str], theirs: list[str]) -> Iterator[tuple[str, str]]:
+def _side_by_side(jax: list[str], torch: list[str]) -> Iterator[tuple[str, str]]:
     """Pair paths one to one; if one side has more, match sequences of equal names first, and the paths between them in
     order."""
-    if len(ours) == len(theirs):
-        yield from zip(ours, theirs, strict=True)
+    if len(jax) == len(torch):
+        yield from zip(jax, torch, strict=True)
         return
-    alike = SequenceMatcher(None, [*map(last, ours)], [*map(last, theirs)], autojunk=False)
+    alike = SequenceMatcher(None, [*map(last, jax)], [*map(last, torch)], autojunk=False)
     for _, i, i_end, j, j_end in alike.get_opcodes():
-        yield from zip(ours[i:i_end], theirs[j:j_end], strict=False)
+        yield from zip(jax[i:i_end], torch[j:j_end], strict=False)
 
 
 def pair_without_parameters(
-    ours: Calls, theirs: Trace, parameters: Mapping[str, str], paired: Mapping[str, str]
+    jax: Calls, torch: Trace, parameters: Mapping[str, str], paired: Mapping[str, str]
 ) -> dict[str, str]:
     """Pair JAX modules that hold no parameters with torch modules that change their input (dropout does not in inference mode).
 
@@ -109,20 +109,20 @@ def pair_without_parameters(
     the difference, and for modules whose like are paired in other layers.
     """
     around = {"": ""} | pair_modules(_modules_around(parameters), _modules_around(parameters.values()), parameters)
-    mine = _without(ours, parameters)
-    plain = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs]
-    its = [site for site in plain if _acts(theirs[site])]
+    mine = _without(jax, parameters)
+    plain = [site for site in _without(torch, parameters.values()) if torch[site].inputs]
+    its = [site for site in plain if _acts(torch[site])]
     idle = {(parent(site.path), last(site.path)) for site in plain if site not in its}
-    before, behind = _at_first_difference(ours, theirs, paired)
+    before, behind = _at_first_difference(jax, torch, paired)
     pairs: dict[str, str] = {}
     suspects: list[tuple[Site, Site]] = []
     of_one_name: list[tuple[Site, Site]] = []
     for path, other in around.items():
         free = [site for site in mine if parent(site.path) == path and (other, last(site.path)) not in idle]
         both = [(site, each) for site in free for each in its if parent(each.path) == other]
-        near = [pair for pair in both if much_the_same(ours[pair[0]], theirs[pair[1]].output)]
+        near = [pair for pair in both if much_the_same(jax[pair[0]], torch[pair[1]].output)]
         alike = [pair for pair in both if last(pair[0].path) == last(pair[1].path)]
-        alike = [pair for pair in alike if fit(ours[pair[0]], theirs[pair[1]].output)]
+        alike = [pair for pair in alike if fit(jax[pair[0]], torch[pair[1]].output)]
         named = [pair for pair in alike if pair in near or pair[1] in behind]
         suspects += [pair for pair in alike if pair[1] in before and pair not in near]
         of_one_name += alike
@@ -135,20 +135,20 @@ def pair_without_parameters(
     return pairs | {a.path: b.path for a, b in of_one_name if (blank(a.path), blank(b.path)) in kinds}
 
 
-def _at_first_difference(ours: Calls, theirs: Trace, paired: Mapping[str, str]) -> tuple[set[Site], set[Site]]:
+def _at_first_difference(jax: Calls, torch: Trace, paired: Mapping[str, str]) -> tuple[set[Site], set[Site]]:
     """Find torch's calls around the first difference from jax among the `paired` modules.
 
     Returns the calls between the last module that is equal and the first one that differs, and the calls from the first
     dissimilar module on.
     """
-    back, sites = {other: path for path, other in paired.items()}, [*theirs]
+    back, sites = {other: path for path, other in paired.items()}, [*torch]
     before, start = None, 0
     for n, site in enumerate(sites):
         own = Site(back.get(site.path, "(none)"), site.call)
-        if own in ours:
-            if before is None and not much_the_same(ours[own], theirs[site].output, SAME):
+        if own in jax:
+            if before is None and not much_the_same(jax[own], torch[site].output, SAME):
                 before = {*sites[start:n]}
-            if not much_the_same(ours[own], theirs[site].output):
+            if not much_the_same(jax[own], torch[site].output):
                 return before or set(), {*sites[n:]}
             start = n + 1
     return before or set(), set()
@@ -159,16 +159,16 @@ def _acts(record: Record) -> bool:
     return not np.array_equal(record.inputs[0], record.output[0])
 
 
-def fit(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
+def fit(jax: Sequence[np.ndarray], torch: Sequence[np.ndarray]) -> bool:
     """True if there are equally many arrays, of the same shapes in some order of axes."""
-    return len(ours) == len(theirs) and all(orders_for(t.shape, j.shape) for j, t in zip(ours, theirs, strict=True))
+    return len(jax) == len(torch) and all(orders_for(t.shape, j.shape) for j, t in zip(jax, torch, strict=True))
 
 
-def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], most: float = CLEAR) -> bool:
+def much_the_same(jax: Sequence[np.ndarray], torch: Sequence[np.ndarray], most: float = CLEAR) -> bool:
     """True if there are equally many arrays, and the relL2 of each is at most `most`, in some order of axes."""
-    if not fit(ours, theirs) or {array.dtype.kind for array in (*ours, *theirs)} != {"f"}:
+    if not fit(jax, torch) or {array.dtype.kind for array in (*jax, *torch)} != {"f"}:
         return False
-    both = [(j, to_jax_axes(t, order_of(t, j) or (), j.shape)) for j, t in zip(ours, theirs, strict=True)]
+    both = [(j, to_jax_axes(t, order_of(t, j) or (), j.shape)) for j, t in zip(jax, torch, strict=True)]
     return all(distance(j, t) <= most for j, t in both)
 
 
@@ -186,55 +186,55 @@ def _modules_around(names: Iterable[str]) -> set[str]:
 def whole_tensors(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
     """torch's names of the tensors that a JAX module holds; empty if it holds only a part of a packed tensor."""
     own = {*parameters_of(path, parameters)}
-    inside, outside = ({theirs for name, theirs in parameters.items() if (name in own) == held} for held in (True, False))
+    inside, outside = ({torch for name, torch in parameters.items() if (name in own) == held} for held in (True, False))
     return frozenset() if inside & outside else frozenset(inside)
 
 
 def owners(parameters: Mapping[str, str]) -> dict[str, str]:
     """Map JAX modules with parameters of their own to the torch modules that have these parameters."""
-    return {parent(name): parent(theirs) for name, theirs in parameters.items()}
+    return {parent(name): parent(torch) for name, torch in parameters.items()}
 
 
-def without_helpers(ours: Calls, theirs: Trace, modules: Mapping[str, str], *, whole: bool) -> list[Site]:
+def without_helpers(jax: Calls, torch: Trace, modules: Mapping[str, str], *, whole: bool) -> list[Site]:
     """Drop calls of helper methods from jax's calls.
 
     If a JAX module is called more often than torch's, its calls are dropped whose output has the shape of none of torch's first
     outputs; with `whole`, of none of torch's outputs.
     """
     given: dict[str, list[np.ndarray]] = defaultdict(list)
-    for site, record in theirs.items():
+    for site, record in torch.items():
         given[site.path] += record.output if whole else record.output[:1]
-    torch_calls, calls = (Counter(site.path for site in sites) for sites in (theirs, ours))
+    torch_calls, calls = (Counter(site.path for site in sites) for sites in (torch, jax))
 
     def helps(site: Site) -> bool:
         other = modules.get(site.path, site.path)
         more = site.path in modules and 0 < torch_calls[other] < calls[site.path]
-        return more and not any(orders_for(array.shape, ours[site][0].shape) for array in given[other])
+        return more and not any(orders_for(array.shape, jax[site][0].shape) for array in given[other])
 
-    return [site for site in ours if not helps(site)]
+    return [site for site in jax if not helps(site)]
 
 
-def pair_calls(ours: Iterable[Site], theirs: Iterable[Site], modules: Mapping[str, str]) -> dict[Site, Site]:
+def pair_calls(jax: Iterable[Site], torch: Iterable[Site], modules: Mapping[str, str]) -> dict[Site, Site]:
     """Map jax's calls to torch's calls of the same module, in order.
 
     A module that jax calls more often is not paired, since each of its calls does a part of the work. Layers of an opaque loop
     are such calls: they share one path.
     """
     own, other = defaultdict(list), defaultdict(list)
-    for calls, sites in ((own, ours), (other, theirs)):
+    for calls, sites in ((own, jax), (other, torch)):
         for site in sites:
             calls[site.path].append(site)
     both = ((own[path], other[name]) for path, name in modules.items())
     return {mine: its for some, more in both if len(some) <= len(more) for mine, its in zip(some, more, strict=False)}
 
 
-def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping[Site, Site]) -> Trace:
+def without_uneven_gradients(torch: Trace, jax: Iterable[Site], pairs: Mapping[Site, Site]) -> Trace:
     """Remove the gradients of torch's calls that one side makes more often: each call then does another portion of the work."""
-    counts = [Counter(site.path for site in sites) for sites in (ours, theirs)]
+    counts = [Counter(site.path for site in sites) for sites in (jax, torch)]
     uneven = {other for site, other in pairs.items() if counts[0][site.path] != counts[1][other.path]}
     return {
         site: replace(record, input_gradients=(), output_gradients=()) if site in uneven else record
-        for site, record in theirs.items()
+        for site, record in torch.items()
     }
 
 

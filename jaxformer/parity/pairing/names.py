@@ -17,9 +17,9 @@ class ModuleMap:
 
     def __init__(self, pairs: Mapping[str, str]):
         beneath: dict[str, list[str]] = defaultdict(list)
-        for ours, theirs in pairs.items():
-            for path in ancestors(ours):
-                beneath[path].append(theirs)
+        for jax, torch in pairs.items():
+            for path in ancestors(jax):
+                beneath[path].append(torch)
         self.starts = {path: common_start(names) if len(names) < len(pairs) else "" for path, names in beneath.items()}
 
     def of(self, name: str) -> str:
@@ -36,19 +36,19 @@ def closeness(module: str, name: str) -> int:
 
 
 def nearest_pairs(
-    ours: list[str], theirs: list[str], modules: ModuleMap, fits: Container[tuple[str, str]] | None = None
+    jax: list[str], torch: list[str], modules: ModuleMap, fits: Container[tuple[str, str]] | None = None
 ) -> list[tuple[str, str]]:
     """Pair the names that fit if each is the nearest to the other; ties are left out."""
-    own, other = by_rank(ours), by_rank(theirs)
-    scores = np.full((len(ours), len(theirs)), -np.inf)
-    for i, mine in enumerate(ours):
-        for j, name in enumerate(theirs):
+    own, other = by_rank(jax), by_rank(torch)
+    scores = np.full((len(jax), len(torch)), -np.inf)
+    for i, mine in enumerate(jax):
+        for j, name in enumerate(torch):
             if (fits is None or (mine, name) in fits) and (close := closeness(modules.of(mine), name)) >= 0:
                 scores[i, j] = 2 * close + difflib.SequenceMatcher(None, own[mine], other[name], autojunk=False).ratio()
     pairs = []
     while (found := _mutual(scores)) is not None:
         i, j = found
-        pairs.append((ours[i], theirs[j]))
+        pairs.append((jax[i], torch[j]))
         scores[i], scores[:, j] = -np.inf, -np.inf
     return pairs
 

@@ -28,10 +28,10 @@ class TorchPiece(NamedTuple):
     part: Part = WHOLE
 
 
-def laid_out(theirs: np.ndarray, layout: Layout) -> np.ndarray | None:
+def laid_out(torch: np.ndarray, layout: Layout) -> np.ndarray | None:
     """Return torch's array as this layout has it in JAX; None if the array has no such axes."""
     try:
-        return Rule("", "", layout).to_jax(theirs)
+        return Rule("", "", layout).to_jax(torch)
     except ValueError:
         return None
 

@@ -64,19 +64,19 @@ def _of_one_path(name: str, layers: int) -> Iterator[list[str]]:
 
 def pair_by_place(known: Assignment, no_weights: Container[str]) -> None:
     """Pair the remaining weights of both sides, if most of the model is known."""
-    ours = {one.label: one for one in known.open() if one.name not in no_weights}
-    if len(ours) > len(known.pairs):
+    jax = {one.label: one for one in known.open() if one.name not in no_weights}
+    if len(jax) > len(known.pairs):
         return
     free = [other for other in (*known.tensors(), *_parts_left(known)) if other.name not in no_weights]
-    theirs = {other.name if other.part.of == 1 else f"{other.name}.{other.part.number}": other for other in free}
+    torch = {other.name if other.part.of == 1 else f"{other.name}.{other.part.number}": other for other in free}
     kinds, layouts = known.layouts_by_kind(), {}
     layers = {(blank(mine.label), blank(other.name), other.part) for mine, (other, _) in known.pairs.items()}
-    for label, mine in ours.items():
-        fits = {key: it for key, other in theirs.items() if (it := _layout(known, mine, other, kinds)) is not None}
-        other_layers = [key for key in fits if (blank(label), blank(theirs[key].name), theirs[key].part) in layers]
+    for label, mine in jax.items():
+        fits = {key: it for key, other in torch.items() if (it := _layout(known, mine, other, kinds)) is not None}
+        other_layers = [key for key in fits if (blank(label), blank(torch[key].name), torch[key].part) in layers]
         layouts |= {(label, key): fits[key] for key in other_layers or fits}
-    for label, key in nearest_pairs(list(ours), list(theirs), known.modules(), layouts):
-        mine, other = ours[label], theirs[key]
+    for label, key in nearest_pairs(list(jax), list(torch), known.modules(), layouts):
+        mine, other = jax[label], torch[key]
         same_in_other_layers = (blank(label), blank(other.name), other.part) in layers
         if same_in_other_layers or only_pair((label, key), layouts) or _same_module(label, other.name):
             known.add(mine, other, layouts[label, key])
@@ -112,9 +112,9 @@ def _elsewhere(mine: JaxPiece, other: TorchPiece, among: list[TorchPiece]) -> bo
     return any(_same_module(mine.label, it.name) and parent(parent(it.name)) == uncle for it in among)
 
 
-def _same_module(ours: str, theirs: str) -> bool:
+def _same_module(jax: str, torch: str) -> bool:
     """True if the modules around two tensors have the same name; a layer's number is not a name."""
-    one, other = last(parent(ours)), last(parent(theirs))
+    one, other = last(parent(jax)), last(parent(torch))
     return same_word(one, other) and not one.isdigit()
 
 
@@ -134,7 +134,7 @@ def _majority(votes: Counter[Any]) -> Any:
 
 def _layout(known: Assignment, mine: JaxPiece, other: TorchPiece, kinds: dict[Kind, Counter[Layout]]) -> Layout | None:
     """Layout from torch's tensor to jax's: that of other tensors of these names, else the only one that fits, else None."""
-    theirs, names = known.array(other), (blank(mine.label), blank(other.name))
+    torch, names = known.array(other), (blank(mine.label), blank(other.name))
     same: list[Layout] = [
         layout
         for one, (it, layout) in known.pairs.items()
@@ -142,10 +142,10 @@ def _layout(known: Assignment, mine: JaxPiece, other: TorchPiece, kinds: dict[Ki
     ]
     votes: Counter[Layout] = kinds[known.kind(mine, other)]
     for layout in (*same[:1], *votes):
-        if _fits(known, mine, other, shaped := of_shape(layout, theirs.shape)):
+        if _fits(known, mine, other, shaped := of_shape(layout, torch.shape)):
             return shaped
     fitting: list[Layout] = [layout for layout in LAYOUTS if _fits(known, mine, other, layout)]
-    return fitting[0] if len(fitting) == 1 or (theirs.ndim < 2 and fitting) else None
+    return fitting[0] if len(fitting) == 1 or (torch.ndim < 2 and fitting) else None
 
 
 def _fits(known: Assignment, mine: JaxPiece, other: TorchPiece, layout: Layout) -> bool:

@@ -12,33 +12,33 @@ from jaxformer.parity.trace.call_records import Trace, is_attention
 from jaxformer.parity.trace.call_sites import ATTENTION, CALL, Site, ancestors, below, last
 
 
-def pair_taps(ours: Calls, theirs: Trace, paired: Mapping[str, str]) -> dict[str, str]:
+def pair_taps(jax: Calls, torch: Trace, paired: Mapping[str, str]) -> dict[str, str]:
     """Pair values that a tap of one path shows on both sides, though no parameter has that name.
 
     A name may mean two places: only where the outputs of the models differ are they paired.
     """
-    if _equal(ours[CALL], theirs[CALL].output):
+    if _equal(jax[CALL], torch[CALL].output):
         return {}
-    taps = (site for site, record in theirs.items() if not record.inputs and not is_attention(site, record))
-    free = (site for site in taps if site in ours and site.path not in {*paired, *paired.values(), CALL.path})
-    return {site.path: site.path for site in free if fit(ours[site], theirs[site].output)}
+    taps = (site for site, record in torch.items() if not record.inputs and not is_attention(site, record))
+    free = (site for site in taps if site in jax and site.path not in {*paired, *paired.values(), CALL.path})
+    return {site.path: site.path for site in free if fit(jax[site], torch[site].output)}
 
 
-def _equal(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
+def _equal(jax: Sequence[np.ndarray], torch: Sequence[np.ndarray]) -> bool:
     """True if there are equally many arrays, and they agree in their shapes and values."""
-    both = [*zip(ours, theirs, strict=False)]
-    alike = len(ours) == len(theirs) and all(j.shape == t.shape for j, t in both)
+    both = [*zip(jax, torch, strict=False)]
+    alike = len(jax) == len(torch) and all(j.shape == t.shape for j, t in both)
     return alike and not any(over(error(j, t), "activation") for j, t in both)
 
 
-def pair_attention(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, parameters: Mapping[str, str]) -> dict[Site, Site]:
+def pair_attention(jax: Mapping[Site, Sequence[np.ndarray]], torch: Trace, parameters: Mapping[str, str]) -> dict[Site, Site]:
     """Map jax's taps to torch's attention scores and weights of the same shape.
 
-    The modules around both must share parameters, and no other modules these. `ours` has the outputs of each tap. If the two
+    The modules around both must share parameters, and no other modules these. `jax` has the outputs of each tap. If the two
     sides have different numbers of them, none is paired.
     """
-    taps = [site for site in ours if last(site.path) in ATTENTION]
-    shown = [site for site, record in theirs.items() if is_attention(site, record)]
+    taps = [site for site in jax if last(site.path) in ATTENTION]
+    shown = [site for site, record in torch.items() if is_attention(site, record)]
     own = {site.path: around(site.path, parameters) for site in taps}
     other = {site.path: around(site.path, {name: name for name in parameters.values()}) for site in shown}
     found = {
@@ -47,7 +47,7 @@ def pair_attention(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, par
             for each in shown
             if last(site.path) == last(each.path)
             and own[site.path] & other[each.path]
-            and orders_for(theirs[each].output[0].shape, ours[site][0].shape)
+            and orders_for(torch[each].output[0].shape, jax[site][0].shape)
         ]
         for site in taps
     }
@@ -63,5 +63,5 @@ def pair_attention(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, par
 
 def around(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
     """torch's names of the tensors in the innermost module around `path` that has any."""
-    held = (frozenset(theirs for name, theirs in parameters.items() if below(name, module)) for module in ancestors(path))
+    held = (frozenset(torch for name, torch in parameters.items() if below(name, module)) for module in ancestors(path))
     return next(filter(None, held), frozenset())

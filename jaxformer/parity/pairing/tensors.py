@@ -148,8 +148,8 @@ def ruled_buffers(state: TorchState, leaves: Mapping[str, Any], rules: Family, r
     constants = Constants()
     for name, names in ruled.items():
         if set(names) <= set(state.buffers):
-            theirs = np.asarray(to_jax({it: state.buffers[it] for it in names}, {name: leaves[name]}, rules)[name])
-            constants.pair(name, leaves[name], ", ".join(names), theirs)
+            torch = np.asarray(to_jax({it: state.buffers[it] for it in names}, {name: leaves[name]}, rules)[name])
+            constants.pair(name, leaves[name], ", ".join(names), torch)
     return constants
 
 
@@ -214,9 +214,9 @@ def _first_of_several(known: Assignment, state: TorchState, free: list[str], lef
     """Rule for the first of several JAX tensors that hold the values of one torch weight."""
     firsts = {}
     for name in free:
-        theirs = state.weights[name]
+        torch = state.weights[name]
         alike = [it for it in left if known.fingerprint(JaxPiece(it)) == known.fingerprint(TorchPiece(name))]
-        if len(alike) > 1 and (layout := find_layout(theirs, left[alike[0]])) is not None:
+        if len(alike) > 1 and (layout := find_layout(torch, left[alike[0]])) is not None:
             firsts[alike[0]] = Rule(alike[0], name, layout)
     return firsts
 
@@ -228,9 +228,9 @@ def _copies(known: Assignment, state: TorchState, left: Mapping[str, np.ndarray]
     """
     copies = {}
     for name, leaf in left.items():
-        for first, theirs in state.weights.items():
-            same = theirs.size == leaf.size and known.fingerprint(TorchPiece(first)) == known.fingerprint(JaxPiece(name))
-            if same and not known.fingerprint(TorchPiece(first)).constant and (layout := find_layout(theirs, leaf)) is not None:
+        for first, torch in state.weights.items():
+            same = torch.size == leaf.size and known.fingerprint(TorchPiece(first)) == known.fingerprint(JaxPiece(name))
+            if same and not known.fingerprint(TorchPiece(first)).constant and (layout := find_layout(torch, leaf)) is not None:
                 copies[name] = Rule(name, f"(copy) {name}", layout), first
                 break
     return copies
@@ -252,9 +252,9 @@ def _tie_notes(found: Mapping[str, Rule], ruled: Names, tied: Mapping[str, str])
     """Describe copies of a tied tensor: they train apart."""
     names, notes = {**ruled, **{name: torch_names(rule) for name, rule in found.items()}}, []
     for first in dict.fromkeys(tied.values()):
-        ours = [name for name, them in names.items() if any(tied.get(it, it) == first for it in them)]
-        if len(ours) > 1:
-            notes.append(f"torch has one tensor, {first}, where JAX has {len(ours)}, {listed(ours)}: trained, they part")
+        jax = [name for name, them in names.items() if any(tied.get(it, it) == first for it in them)]
+        if len(jax) > 1:
+            notes.append(f"torch has one tensor, {first}, where JAX has {len(jax)}, {listed(jax)}: trained, they part")
     return notes
 
 
@@ -270,12 +270,12 @@ def _notes(rules: Family, found: Mapping[str, Rule], ruled: Names, against: list
     return notes + ([f"matched by value against their names: {listed(against)}"] if against else [])
 
 
-def _refusal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> str:
+def _refusal(jax: Mapping[str, np.ndarray], torch: Mapping[str, np.ndarray]) -> str:
     """Message about the remaining tensors, with the nearest name and the shapes."""
-    side, left, others = ("JAX", ours, theirs) if ours else ("torch", theirs, ours)
+    side, left, others = ("JAX", jax, torch) if jax else ("torch", torch, jax)
     tensors, name = count(len(left), f"{side} tensor"), next(iter(left))
-    if not theirs:
-        return f"torch has no tensor for {tensors}, first {_shaped(name, ours)}; leave them out of the tree"
+    if not torch:
+        return f"torch has no tensor for {tensors}, first {_shaped(name, jax)}; leave them out of the tree"
     near = ", ".join(_shaped(it, others) for it in difflib.get_close_matches(name, list(others), cutoff=0.3))
     near = f" (nearest: {near})" if near else ""
     if any(same_numbers(array, left[name]) for array in others.values()):

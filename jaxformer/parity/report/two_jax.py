@@ -25,8 +25,8 @@ def named_as_jax(value: Any, side: re.Pattern[str] | None = None) -> Any:
     """Return a report, or a part of it, in which every sentence names the sides so. `side` finds a side in a sentence."""
     side = side or side_in(value)
     if isinstance(value, str):
-        ours = value[: raised.start()] if (raised := RAISED.search(value)) else value
-        return side.sub(_renamed, COUNTED.sub(r"\1 of the port", ours)) + value[len(ours) :]
+        jax = value[: raised.start()] if (raised := RAISED.search(value)) else value
+        return side.sub(_renamed, COUNTED.sub(r"\1 of the port", jax)) + value[len(jax) :]
     kind: Any = type(value)
     if isinstance(value, Mapping):
         return kind((key, named_as_jax(part, side)) for key, part in value.items())

@@ -105,16 +105,16 @@ class Traced:
     def names(self) -> dict[str, str]:
         """torch's modules with tensors of their own -> jax's modules that hold these and no other torch module's tensors."""
         pairs = self.parameters.items()
-        both = {(parent(theirs), parent(ours)) for ours, theirs in pairs}
-        counts = Counter(ours for _, ours in both)
-        return {theirs: ours for theirs, ours in sorted(both) if counts[ours] == 1}
+        both = {(parent(torch), parent(jax)) for jax, torch in pairs}
+        counts = Counter(jax for _, jax in both)
+        return {torch: jax for torch, jax in sorted(both) if counts[jax] == 1}
 
     @cached_property
     def gradients(self) -> dict[str, np.ndarray]:
         """jax's gradients of weights and inputs, by torch's names."""
-        ours = gradients_to_torch(self.normal_run.weights, self.rules, self.reference.weights)
-        ours |= {f"input {i}": array for i, array in self.normal_run.inputs.items()}
-        return {name: ours[name] for name in self.reference.gradients}
+        jax = gradients_to_torch(self.normal_run.weights, self.rules, self.reference.weights)
+        jax |= {f"input {i}": array for i, array in self.normal_run.inputs.items()}
+        return {name: jax[name] for name in self.reference.gradients}
 
     @cached_property
     def boundaries(self) -> set[ArrayKey]:
@@ -177,8 +177,8 @@ class Traced:
 
     def off(self, mismatch: Mismatch) -> Error:
         """Error of an array of values."""
-        ours = one_number(mismatch.jax, mismatch.torch, inside=mismatch.place is None or mismatch.place.site != CALL)
-        return error(ours, mismatch.torch, rounding=self.perturbed(mismatch))
+        jax = one_number(mismatch.jax, mismatch.torch, inside=mismatch.place is None or mismatch.place.site != CALL)
+        return error(jax, mismatch.torch, rounding=self.perturbed(mismatch))
 
     @cached_property
     def larger(self) -> set[str]:
@@ -256,16 +256,16 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
     with jax_float64(tables), saying(WHERE):
         inputs = inputs_float64(reference.inputs)
         sent = dict(zip(reference.outputs, reference.calls[CALL].output_gradients, strict=True)) if gradients else None
-        ours = propagate(load(), call, inputs, sent)
-        stacks = numbered_stacks(site.path for site in ours.outputs)
+        jax = propagate(load(), call, inputs, sent)
+        stacks = numbered_stacks(site.path for site in jax.outputs)
         parameters = parameter_pairs(model, candidate.family, stacks)
-        pairs, valid, reference = paired(ours, reference, parameters, candidate.statistics)
-        orders = plain_orders(ours.outputs, reference.calls, pairs, valid)
+        pairs, valid, reference = paired(jax, reference, parameters, candidate.statistics)
+        orders = plain_orders(jax.outputs, reference.calls, pairs, valid)
         isolated = Isolated([], [], None, orders)
         give_back_freed_memory()  # of the normal run
         isolation = Isolation(load, call, inputs, reference.calls, pairs, valid, gradients, reference.outputs)
         traced = Traced(
-            reference, model, candidate.family, ours, pairs, valid, isolated, isolation, tables, draws=candidate.draws
+            reference, model, candidate.family, jax, pairs, valid, isolated, isolation, tables, draws=candidate.draws
         )
         normal = (found for site in pairs if (found := traced.propagated(site)))
         if local or gradients or any(over(each, "activation") for each in normal):
@@ -277,24 +277,24 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
 
 
 def paired(
-    ours: NormalRun, reference: Reference, parameters: Mapping[str, str], statistics: Mapping[str, str]
+    jax: NormalRun, reference: Reference, parameters: Mapping[str, str], statistics: Mapping[str, str]
 ) -> tuple[dict[Site, Site], dict[Site, np.ndarray], Reference]:
     """Pair jax's calls with torch's, including running `statistics`.
 
     Returns the pairs, the entries of attention scores and weights that are compared, and the reference without gradients of
     calls that both sides divide differently.
     """
-    own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
+    own, other = ({site.path for site in sites} for sites in (jax.outputs, reference.calls))
     modules = pair_modules(own, other, parameters)
-    modules |= pair_without_parameters(ours.outputs, reference.calls, parameters, modules)
-    modules |= pair_taps(ours.outputs, reference.calls, modules)
-    calls, all_calls = (without_helpers(ours.outputs, reference.calls, modules, whole=whole) for whole in (False, True))
+    modules |= pair_without_parameters(jax.outputs, reference.calls, parameters, modules)
+    modules |= pair_taps(jax.outputs, reference.calls, modules)
+    calls, all_calls = (without_helpers(jax.outputs, reference.calls, modules, whole=whole) for whole in (False, True))
     pairs = pair_calls(calls, reference.calls, modules)
     both = {Site(mine, 0): Site(other, 0) for mine, other in statistics.items()}
-    pairs |= {mine: other for mine, other in both.items() if mine in ours.outputs and other in reference.calls}
-    left = {site: arrays for site, arrays in ours.outputs.items() if site not in pairs}
+    pairs |= {mine: other for mine, other in both.items() if mine in jax.outputs and other in reference.calls}
+    left = {site: arrays for site, arrays in jax.outputs.items() if site not in pairs}
     attention = pair_attention(left, reference.calls, parameters)
     valid = {site: valid_entries(other, reference.calls, left[site][0]) for site, other in attention.items()}
-    theirs = as_long_as_jaxs(without_uneven_gradients(reference.calls, all_calls, pairs), ours.outputs, pairs)
-    reference = replace(reference, calls=theirs)
+    torch = as_long_as_jaxs(without_uneven_gradients(reference.calls, all_calls, pairs), jax.outputs, pairs)
+    reference = replace(reference, calls=torch)
     return {**pairs, **attention, CALL: CALL}, valid, reference

@@ -65,8 +65,8 @@ class ByStatistics:
         ones, then the nearest ones."""
         if self.rules is not None:
             return {name: name for name in self.weights if name in self.summary.weights}
-        theirs, ours = (_by_checksum(weights) for weights in (self.summary.weights, self.weights))
-        pairs = {name: names[0] for key, names in theirs.items() if len(names) == 1 for name in ours.get(key, ())}
+        torch, jax = (_by_checksum(weights) for weights in (self.summary.weights, self.weights))
+        pairs = {name: names[0] for key, names in torch.items() if len(names) == 1 for name in jax.get(key, ())}
         joined, taken_apart = self.joined
         pairs |= {f"{whole}[{i}]": part for whole, parts in joined.items() for i, part in enumerate(parts)}
         pairs |= {part: whole for whole, parts in taken_apart.items() for part in parts}
@@ -80,14 +80,14 @@ class ByStatistics:
     @cached_property
     def joined(self) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
         """Tensors of JAX's -> the reference's that each holds together, and tensors of the reference's -> JAX's."""
-        ours, theirs = self.weights, self.summary.weights
-        new, lost = _alone(ours, theirs), _alone(theirs, ours)
-        return unions(ours, new, theirs, lost), unions(theirs, lost, ours, new)
+        jax, torch = self.weights, self.summary.weights
+        new, lost = _alone(jax, torch), _alone(torch, jax)
+        return unions(jax, new, torch, lost), unions(torch, lost, jax, new)
 
     def apart(self, name: str, other: str) -> float:
         """relL2 between a weight of JAX's and one of the reference's."""
-        ours, theirs = self.weights[name], self.summary.weights[other]
-        return theirs.apart(ours).relative if theirs.fits(ours) else np.inf
+        jax, torch = self.weights[name], self.summary.weights[other]
+        return torch.apart(jax).relative if torch.fits(jax) else np.inf
 
     @cached_property
     def output(self) -> Error:
@@ -104,16 +104,14 @@ class ByStatistics:
         modules = pair_modules(self.run.paths, paths, parameters)
         if over(self.output, "activation"):
             modules |= {path: path for path in self.run.paths & paths if path not in {*modules, *modules.values()}}
-        ours = [event.site for event in self.run.events if event.part == "output"]
-        return {**pair_calls(ours, self.summary.calls, modules), CALL: CALL}
+        jax = [event.site for event in self.run.events if event.part == "output"]
+        return {**pair_calls(jax, self.summary.calls, modules), CALL: CALL}
 
     @cached_property
     def differences(self) -> dict[Event, Error]:
         """Error of each event of JAX's that has a partner, in the order of JAX's run."""
-        theirs = {(event.site, event.part): event for event in self.summary.events}
-        both = {
-            event: theirs.get((self.pairs[event.site], event.part)) for event in self.run.events if event.site in self.pairs
-        }
+        torch = {(event.site, event.part): event for event in self.summary.events}
+        both = {event: torch.get((self.pairs[event.site], event.part)) for event in self.run.events if event.site in self.pairs}
         return {event: self._apart(event, other) for event, other in both.items() if other is not None}
 
     def _apart(self, event: Event, other: Event) -> Error:
@@ -223,17 +221,17 @@ def _not_finite(compared: ByStatistics) -> Sequence[tuple[str, str]]:
 
 def _weights(compared: ByStatistics) -> Stage:
     """Judge the weights: each has a partner with the same numbers, in any order of axes."""
-    theirs, ours = compared.summary.weights, compared.weights
-    held = {each.checksum for each in (*theirs.values(), *map(statistics_of, compared.summary.buffers.values()))}
+    torch, jax = compared.summary.weights, compared.weights
+    held = {each.checksum for each in (*torch.values(), *map(statistics_of, compared.summary.buffers.values()))}
     constants = typed_constants(compared.model)
-    wrong = [name for name, each in ours.items() if each.checksum not in held and name not in constants]
-    lost = _alone(theirs, ours)
+    wrong = [name for name, each in jax.items() if each.checksum not in held and name not in constants]
+    lost = _alone(torch, jax)
     if not wrong and not lost:
-        return Stage("weights", "equal", f"{count(len(theirs), 'tensor')} with the same numbers, in any order of axes")
+        return Stage("weights", "equal", f"{count(len(torch), 'tensor')} with the same numbers, in any order of axes")
     held_in = {name for each in compared.joined for whole, parts in each.items() for name in (whole, *parts)}
     wrong, lost = ([name for name in names if name not in held_in] for names in (wrong, lost))
     if not wrong and not lost:
-        return Stage("weights", "equal", f"{count(len(theirs), 'tensor')} with the same numbers, some of them joined")
+        return Stage("weights", "equal", f"{count(len(torch), 'tensor')} with the same numbers, some of them joined")
     pairs = [(name, compared.partners[name]) for name in wrong if name in compared.partners]
     says = [f"{name} is off by relL2 {compared.apart(name, other):.1e} from {other}" for name, other in pairs]
     says += [f"{name} has no partner" for name in (*wrong, *lost) if name not in {it for pair in pairs for it in pair}]

@@ -27,19 +27,19 @@ from jaxformer.parity.training.trainers import StepSnapshot
 SAME = 1e-12
 
 
-def explain_loss(theirs: StepSnapshot, ours: StepSnapshot) -> str:
+def explain_loss(torch: StepSnapshot, jax: StepSnapshot) -> str:
     """Explain a difference of losses by a factor, or return '' if the gradients are not multiples of each other.
 
     Example: 'jax's loss is 0.75 times torch's, and so are its gradients'.
     """
-    both = [np.concatenate([side.gradients[name].ravel() for name in theirs.gradients]) for side in (ours, theirs)]
+    both = [np.concatenate([side.gradients[name].ravel() for name in torch.gradients]) for side in (jax, torch)]
     factor, residual = factor_between(*both)
-    if not residual <= EXPLAINED or not np.isfinite(ours.loss):
+    if not residual <= EXPLAINED or not np.isfinite(jax.loss):
         return ""
     number = say(round_number(factor))
-    if abs(ours.loss - factor * theirs.loss) <= SAME * abs(ours.loss):
+    if abs(jax.loss - factor * torch.loss) <= SAME * abs(jax.loss):
         return f"jax's loss is {number} times torch's, and so are its gradients" if abs(factor - 1) > EXPLAINED else ""
-    added = say(round_number(ours.loss - factor * theirs.loss))
+    added = say(round_number(jax.loss - factor * torch.loss))
     if abs(factor - 1) <= EXPLAINED:
         return f"jax's loss is torch's plus {added}, with the same gradients"
     return f"jax's gradients are {number} times torch's; its loss is that many times torch's, plus {added}"
@@ -116,39 +116,39 @@ class StepComparison:
         self.rates: list[float] = []
         """torch's first learning rate at each step."""
 
-    def add(self, rates: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot) -> None:
+    def add(self, rates: Mapping[str, float], torch: StepSnapshot, jax: StepSnapshot) -> None:
         """Compare one step of both sides; `rates` are torch's learning rates, by parameter."""
-        for name, gradient in theirs.gradients.items():
+        for name, gradient in torch.gradients.items():
             before = self.largest.get(name, (0.0, 0.0))
-            self.largest[name] = np.maximum(before[0], np.abs(gradient)), np.maximum(before[1], np.abs(ours.gradients[name]))
+            self.largest[name] = np.maximum(before[0], np.abs(gradient)), np.maximum(before[1], np.abs(jax.gradients[name]))
         self.noise = NULL_GRADIENT * rms(gradient for gradient, _ in self.largest.values())
         largest = {name: np.maximum(*both) for name, both in self.largest.items()}
         self.null = {name: (array > 0) & (array <= self.noise) for name, array in largest.items()}
-        gaps = self._largest_gaps(ours.parameters, theirs.parameters)
-        name, error = largest_of({name: over_rms(gap, theirs.parameters[name]) for name, gap in gaps.items()})
-        loss_error = over_rms(abs(ours.loss - theirs.loss), np.array(theirs.loss))
+        gaps = self._largest_gaps(jax.parameters, torch.parameters)
+        name, error = largest_of({name: over_rms(gap, torch.parameters[name]) for name, gap in gaps.items()})
+        loss_error = over_rms(abs(jax.loss - torch.loss), np.array(torch.loss))
         step = f"step {len(self.steps)}"
-        losses = f"{step}: {theirs.loss:.9g} in torch, {ours.loss:.9g} in jax, relative"
+        losses = f"{step}: {torch.loss:.9g} in torch, {jax.loss:.9g} in jax, relative"
         if not self.steps:
             stage = stage_of("loss", losses, loss_error, TOLERANCES["loss"][0])
-            cause = attempt("a factor", explain_loss, theirs, ours) if stage.status == "different" else ""
+            cause = attempt("a factor", explain_loss, torch, jax) if stage.status == "different" else ""
             self.found["loss"] = replace(stage, says="; ".join(filter(None, (stage.says, cause))))
         self.rates.append(next(iter(rates.values())))
         size = sum(array.size for array in self.before.values())
         longest = min(LONGEST, max(1, MOST_KEPT // (2 * size)))
         if self.parted is None and "train" not in self.found and len(self.past) < longest:
-            self.past.append((theirs.gradients, self.before))
+            self.past.append((torch.gradients, self.before))
             if any(rates.values()):
-                self._moved(rates, gaps, theirs, ours)
-            elif any(not np.array_equal(array, self.ours_before[name]) for name, array in ours.parameters.items()):
+                self._moved(rates, gaps, torch, jax)
+            elif any(not np.array_equal(array, self.ours_before[name]) for name, array in jax.parameters.items()):
                 self.parted = Parting(len(self.steps), STILL, None)
                 self.found.setdefault("optimizer", Stage("optimizer", "different", f"{step}: {STILL}"))
         if "train" not in self.found and not loss_error <= LOSS:
             self.found["train"] = stage_of("train", f"loss of {losses}", loss_error, LOSS)
         if "train" not in self.found and not error <= PARAMETER:
             self.found["train"] = stage_of("train", f"{step}: {name}, max/rms", error, PARAMETER)
-        self.steps.append(Step(len(self.steps), theirs.loss, loss_error, error))
-        self.before, self.ours_before = theirs.parameters, ours.parameters
+        self.steps.append(Step(len(self.steps), torch.loss, loss_error, error))
+        self.before, self.ours_before = torch.parameters, jax.parameters
 
     def result(self, buffers: list[str]) -> TrainingResult:
         """Summarise all steps; `buffers` are torch's that have changed."""
@@ -165,11 +165,11 @@ class StepComparison:
         schedule = [self._schedule_stage()] if self.schedule else []
         return TrainingResult([self.found["loss"], optimizer, *schedule, train], self.steps, nulls, buffers)
 
-    def _largest_gaps(self, ours: Arrays, theirs: Arrays) -> dict[str, float]:
+    def _largest_gaps(self, jax: Arrays, torch: Arrays) -> dict[str, float]:
         """Largest |J - T| in each tensor, null entries left out."""
-        return {name: float(np.abs(ours[name] - theirs[name])[~self.null[name]].max(initial=0.0)) for name in theirs}
+        return {name: float(np.abs(jax[name] - torch[name])[~self.null[name]].max(initial=0.0)) for name in torch}
 
-    def _moved(self, rates: Mapping[str, float], gaps: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot) -> None:
+    def _moved(self, rates: Mapping[str, float], gaps: Mapping[str, float], torch: StepSnapshot, jax: StepSnapshot) -> None:
         """Compare the moves of a step, for the first step and the one at which the optimizers part, and explain the
         difference."""
         first, number, highest = "optimizer" not in self.found, len(self.steps), max(rates.values())
@@ -179,7 +179,7 @@ class StepComparison:
             return
         kept = {name: ~self.null[name] for name, rate in rates.items() if rate}
         course = attempt("an optimizer's course", course_of, self.settings, self.past, rates, kept)
-        sides = (theirs.parameters, self.before), (ours.parameters, self.ours_before)
+        sides = (torch.parameters, self.before), (jax.parameters, self.ours_before)
         moves = tuple((flat(after, kept) - flat(before, kept)) / flat(rates, kept) for after, before in sides)
         cause = attempt("an optimizer's setting", explain_step, self.settings, course, moves) if self.settings else ""
         if self.settings and course and not cause:
@@ -188,8 +188,8 @@ class StepComparison:
             self.found["optimizer"], self.cause = stage, cause or ""
             if stage.status == "equal":
                 return
-        gaps = self._largest_gaps(ours.gradients, theirs.gradients)
-        name, error = largest_of({name: over_rms(gap, theirs.gradients[name]) for name, gap in gaps.items()})
+        gaps = self._largest_gaps(jax.gradients, torch.gradients)
+        name, error = largest_of({name: over_rms(gap, torch.gradients[name]) for name, gap in gaps.items()})
         equal, rate = error <= TOLERANCES["gradient"][1], None
         if equal and not cause and course:
             cause, rate = attempt("a multiple", explain_moves, moves, course, kept) or ("", None)
@@ -219,13 +219,13 @@ class StepComparison:
 
     def _schedule_stage(self) -> Stage:
         """Compare the learning rates of all steps: the first that differs, or the largest difference."""
-        theirs, ours = np.array(self.schedule).T
-        errors = np.abs(ours - theirs) / (np.abs(theirs).max() or 1.0)
+        torch, jax = np.array(self.schedule).T
+        errors = np.abs(jax - torch) / (np.abs(torch).max() or 1.0)
         wrong = ~(errors <= RATE)
         step = int(wrong.argmax() if wrong.any() else errors.argmax())
-        says = f"step {step}: {theirs[step]:.9g} in torch, {ours[step]:.9g} in jax; as a part of the largest, the difference is"
+        says = f"step {step}: {torch[step]:.9g} in torch, {jax[step]:.9g} in jax; as a part of the largest, the difference is"
         stage = stage_of("schedule", says, float(errors[step]), RATE)
-        cause = attempt("a schedule", explain_schedule, theirs, ours) if wrong.any() else ""
+        cause = attempt("a schedule", explain_schedule, torch, jax) if wrong.any() else ""
         return replace(stage, says="; ".join(filter(None, (stage.says, cause))))
 
 

@@ -35,19 +35,19 @@ def explain_masked_keys(difference: Difference) -> Candidate | None:
     A weight of 0 is a masked key for certain only if jax computed its weights from torch's scores; otherwise it may be
     underflow, and is ignored.
     """
-    ours, theirs, masked = difference.jax, difference.torch, difference.evidence.scores[-1] <= MASKED
-    more = int(((ours != 0) & masked).sum())
-    fewer = int(((ours == 0) & (theirs > TINY) & ~masked).sum()) if difference.forced else 0
+    jax, torch, masked = difference.jax, difference.torch, difference.evidence.scores[-1] <= MASKED
+    more = int(((jax != 0) & masked).sum())
+    fewer = int(((jax == 0) & (torch > TINY) & ~masked).sum()) if difference.forced else 0
     counted = [f"{count(n, 'key')} {how}" for n, how in ((more, "that torch masks"), (fewer, "fewer than torch")) if n]
     return plain(OTHER_KEYS, keys=" and ".join(counted)) if counted else None
 
 
 def explain_weights(difference: Difference) -> Candidate | None:
     """Explain weights as the softmax of a multiple of torch's scores."""
-    ours, scores = difference.jax, difference.evidence.scores[-1]
+    jax, scores = difference.jax, difference.evidence.scores[-1]
     keys = scores > MASKED
-    some = keys & (ours > 0)
-    logs = np.log(ours, where=some, out=np.zeros_like(ours)), np.where(some, scores, 0.0)
+    some = keys & (jax > 0)
+    logs = np.log(jax, where=some, out=np.zeros_like(jax)), np.where(some, scores, 0.0)
     count = np.maximum(some.sum(-1, keepdims=True), 1)
     jax_logs, torch_logs = (np.where(some, array - array.sum(-1, keepdims=True) / count, 0.0) for array in logs)
     factor, _ = factor_between(jax_logs, torch_logs)
@@ -55,7 +55,7 @@ def explain_weights(difference: Difference) -> Candidate | None:
     highest = scaled.max(-1, keepdims=True)
     exp_scores = np.exp(scaled - np.where(np.isfinite(highest), highest, 0.0))
     total = exp_scores.sum(-1, keepdims=True)
-    residual = distance(ours, exp_scores / np.where(total > 0, total, 1.0))
+    residual = distance(jax, exp_scores / np.where(total > 0, total, 1.0))
     return plain(SOFTMAX, residual, by=factor) if residual <= EXPLAINED else None
 
 
@@ -69,12 +69,12 @@ def explain_empty_rows(difference: Difference) -> Candidate | None:
     The rows are those of torch's last scores. Rows of its masks, in either sense, count too if one side gives 0 or NaN there:
     code that avoids NaN may hide such a row in the scores.
     """
-    ours, theirs, scores = difference.jax, difference.torch, difference.evidence.scores[-1:]
+    jax, torch, scores = difference.jax, difference.torch, difference.evidence.scores[-1:]
     masked = [each <= MASKED for each in scores] + [sense for mask in difference.evidence.masks for sense in (~mask, mask)]
     for i, keys in enumerate(masked):
-        for empty in rows_beside(np.asarray(keys.all(-1)), ours.shape[:-1]):
-            if empty.any() and not empty.all() and distance(ours[~empty], theirs[~empty]) <= EXPLAINED:
-                torch_gives, jax_gives = in_words(theirs[empty]), in_words(ours[empty])
+        for empty in rows_beside(np.asarray(keys.all(-1)), jax.shape[:-1]):
+            if empty.any() and not empty.all() and distance(jax[~empty], torch[~empty]) <= EXPLAINED:
+                torch_gives, jax_gives = in_words(torch[empty]), in_words(jax[empty])
                 by_scores = i < len(scores)
                 if by_scores or {torch_gives, jax_gives} != {OTHERS}:
                     alike = torch_gives == OTHERS and any(map(alike_where_empty, scores))

@@ -45,21 +45,21 @@ TAKEN = Change("ids.taken", "jax has id {jax} where torch has {torch}{where}", t
 
 def explain_axes(difference: Difference) -> Candidate | None:
     """Explain an array that is torch's with its axes in another order, or reshaped."""
-    ours, theirs = difference.jax, difference.torch
-    for order in orders_for(theirs.shape, ours.shape)[1:]:
-        if (residual := distance(to_jax_axes(theirs, order, ours.shape), ours)) <= EXPLAINED:
+    jax, torch = difference.jax, difference.torch
+    for order in orders_for(torch.shape, jax.shape)[1:]:
+        if (residual := distance(to_jax_axes(torch, order, jax.shape), jax)) <= EXPLAINED:
             return plain(TURNED, residual, order=tuple(order))
-    return reshaped(ours, theirs)
+    return reshaped(jax, torch)
 
 
-def reshaped(ours: np.ndarray, theirs: np.ndarray) -> Candidate | None:
+def reshaped(jax: np.ndarray, torch: np.ndarray) -> Candidate | None:
     """Explain an array that jax reshapes where torch transposes: the numbers are the same, read in another order of axes."""
-    if ours.shape != theirs.shape or ours.size < 2:
+    if jax.shape != torch.shape or jax.size < 2:
         return None
-    for order in itertools.permutations(range(theirs.ndim)) if theirs.ndim <= MOST_AXES else ():
-        back, shape = np.argsort(order), tuple(theirs.shape[axis] for axis in order)
-        for array in (theirs.reshape(shape).transpose(back), theirs.transpose(order).reshape(theirs.shape)):
-            if not np.array_equal(array, theirs) and (residual := distance(array, ours)) <= EXPLAINED:
+    for order in itertools.permutations(range(torch.ndim)) if torch.ndim <= MOST_AXES else ():
+        back, shape = np.argsort(order), tuple(torch.shape[axis] for axis in order)
+        for array in (torch.reshape(shape).transpose(back), torch.transpose(order).reshape(torch.shape)):
+            if not np.array_equal(array, torch) and (residual := distance(array, jax)) <= EXPLAINED:
                 return plain(RESHAPED, residual, order=order)
     return None
 
@@ -72,20 +72,20 @@ def explain_read_ids(difference: Difference) -> Candidate | None:
 
 def explain_ids(difference: Difference) -> Candidate | None:
     """Explain ids that are torch's plus a number, or that replace one id of torch's by another."""
-    ours, theirs = difference.jax.astype(np.int64), difference.torch.astype(np.int64)
-    shifts = np.unique(ours - theirs)
+    jax, torch = difference.jax.astype(np.int64), difference.torch.astype(np.int64)
+    shifts = np.unique(jax - torch)
     if shifts.size == 1:
         return plain(SHIFTED, by=int(shifts[0]), clipped="")
-    most, least = ours.max(), ours.min()
+    most, least = jax.max(), jax.min()
     for shift in shifts[shifts != 0]:
-        if np.array_equal((theirs + shift).clip(least, most), ours) and ((theirs + shift != ours).sum() * 2 < ours.size):
+        if np.array_equal((torch + shift).clip(least, most), jax) and ((torch + shift != jax).sum() * 2 < jax.size):
             return plain(SHIFTED, by=int(shift), clipped=f", {most} at most" if shift > 0 else f", {least} at least")
-    wrong = ours != theirs
-    mine, other = (np.unique(array[wrong]) for array in (ours, theirs))
+    wrong = jax != torch
+    mine, other = (np.unique(array[wrong]) for array in (jax, torch))
     if mine.size > 1 or other.size > 1:
         return None
     places = np.unique(np.nonzero(wrong)[-1])
-    where = f" at position {places[0]}" if places.size == 1 and theirs.ndim > 1 else ""
+    where = f" at position {places[0]}" if places.size == 1 and torch.ndim > 1 else ""
     return plain(TAKEN, jax=int(mine[0]), torch=int(other[0]), where=where)
 
 
@@ -105,15 +105,15 @@ MOST_BLOCKS = 32
 def explain_order(difference: Difference) -> Candidate | None:
     """Explain entries along an axis in another order: 'jax has torch's entries along axis 2, in 4 blocks of 6, from the last to
     the first'."""
-    ours, theirs = difference.jax, difference.torch
-    if not np.isfinite(ours).all() or not np.isfinite(theirs).all():
+    jax, torch = difference.jax, difference.torch
+    if not np.isfinite(jax).all() or not np.isfinite(torch).all():
         return None
-    width, last = theirs.shape[-1] if theirs.ndim > 1 else 0, theirs.ndim - 1
+    width, last = torch.shape[-1] if torch.ndim > 1 else 0, torch.ndim - 1
     for axis in range(last):
-        if order := order_along(ours, theirs, axis, EXPLAINED):
+        if order := order_along(jax, torch, axis, EXPLAINED):
             return in_order(axis, "", order, "")
     for n in (n for n in [*range(2, MOST_BLOCKS), width] if 1 < n <= width and width % n == 0):
-        mine, other = (array.reshape(*array.shape[:-1], n, -1) for array in (ours, theirs))
+        mine, other = (array.reshape(*array.shape[:-1], n, -1) for array in (jax, torch))
         if order := order_along(mine, other, last, EXPLAINED):
             blocks = f", in {n} blocks of {width // n}" if n < width else ""
             return in_order(last, blocks, order, first_wave(other[..., 0, :], other[..., 1, :]) if n == 2 else "")
@@ -133,9 +133,9 @@ def shown(order: list[int]) -> str:
     return ", ".join(map(str, order[:SHOWN])) + (", ..." if len(order) > SHOWN else "")
 
 
-def order_along(ours: np.ndarray, theirs: np.ndarray, axis: int, tolerance: float) -> list[int]:
+def order_along(jax: np.ndarray, torch: np.ndarray, axis: int, tolerance: float) -> list[int]:
     """Return the permutation of torch's entries along an axis that gives jax's, such as [3, 2, 1, 0]; empty if none does."""
-    mine, other = (np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1) for array in (ours, theirs))
+    mine, other = (np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1) for array in (jax, torch))
     if not 1 < len(other) <= MOST or other.shape[1] < 2:
         return []
     product = mine @ other.T
@@ -157,18 +157,18 @@ def explain_rows(difference: Difference) -> Candidate | None:
     meaning for it.
     """
     table = difference.evidence.parameters.get("table")
-    ours = difference.jax if difference.normal is None else difference.normal
-    if table is None or (theirs := rows_of(difference.torch, table)) is None or (mine := rows_of(ours, table)) is None:
+    jax = difference.jax if difference.normal is None else difference.normal
+    if table is None or (torch := rows_of(difference.torch, table)) is None or (mine := rows_of(jax, table)) is None:
         return None
     try:
-        mine, theirs = np.broadcast_arrays(mine, theirs)
+        mine, torch = np.broadcast_arrays(mine, torch)
     except ValueError:
         return None
-    shifts = np.unique(mine - theirs)
+    shifts = np.unique(mine - torch)
     if shifts.size == 1:
         return plain(ROWS_SHIFTED, by=int(shifts[0]), clipped="") if shifts[0] else None
-    wrong = mine != theirs
-    some = [tuple(rows[wrong][:FEW_ROWS].tolist()) for rows in (mine, theirs)]
+    wrong = mine != torch
+    some = [tuple(rows[wrong][:FEW_ROWS].tolist()) for rows in (mine, torch)]
     return plain(OTHER_ROWS, jax=some[0], torch=some[1])
 
 
