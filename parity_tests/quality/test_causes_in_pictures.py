@@ -46,7 +46,8 @@ def ours(params, x, bug):
     x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "VALID")
     x = x[:, 1] if bug == "resize" else x[:, 0]
     v, g = params["past.parametrizations.weight.original1"], params["past.parametrizations.weight.original0"]
-    kernel = g * v if bug == "weight norm" else g * v / jnp.sqrt((v**2).sum((1, 2), keepdims=True))
+    norm = jnp.sqrt((v**2).sum((0, 2) if bug == "norm of columns" else (1, 2), keepdims=True))
+    kernel = g * v / (1 if bug == "weight norm" else norm)
     dilation = 3 if bug == "dilation" else 1
     x = lax.conv_general_dilated(
         x, kernel.transpose(2, 1, 0), (1,), [(dilation, 0)], rhs_dilation=(dilation,), dimension_numbers=("NHC", "HIO", "NHC")
@@ -66,6 +67,7 @@ CAUSES = {
     "pool": "jax pads with 0",
     "resize": "jax resizes by nearest-exact",
     "weight norm": "jax does not divide by the norm",
+    "norm of columns": "jax past.parametrizations.weight.0.dim 1",
     "dilation": "jax has dilation 3, and pads for it in front",
     "keys": "jax passes its third array for its second too",
     "values": "jax passes its first array for its third too",

@@ -13,7 +13,7 @@ from jaxformer.convert.rules import Family, to_jax
 from jaxformer.parity.attribute.blame import resolved, with_trained_padding
 from jaxformer.parity.attribute.divided_work import with_open_borders, with_scale_behind_a_tap
 from jaxformer.parity.attribute.module_table import table
-from jaxformer.parity.attribute.notes import unpaired_calls, unpaired_taps, with_draws, without_later
+from jaxformer.parity.attribute.notes import unpaired_calls, unpaired_taps, with_draws, without_later, without_padding
 from jaxformer.parity.attribute.trained_alone import blamed, trained_alone
 from jaxformer.parity.numerics.products import jax_product
 from jaxformer.parity.pairing.tensors import NO_RULES, Identified, identify, identify_shapes
@@ -138,7 +138,8 @@ class Comparison:
     @cached_property
     def rows(self) -> list[Module]:
         """Table of modules."""
-        return without_later(resolved(self.traced, table(self.traced)), self.traced)
+        rows = without_later(resolved(self.traced, table(self.traced)), self.traced)
+        return rows if self.trains or self.in_training else without_padding(rows, self.traced)
 
     @cached_property
     def trained_alone(self) -> dict[str, str]:

@@ -12,10 +12,11 @@ import jax
 import numpy as np
 
 from jaxformer.parity.attribute.trained_alone import row_around
+from jaxformer.parity.diagnose.by_arrays.gradients import IS_ZERO, ONE_ROW
 from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64
 from jaxformer.parity.numerics.metrics import over
 from jaxformer.parity.pairing.draws import DrawPairs
-from jaxformer.parity.report.data import Module
+from jaxformer.parity.report.data import Cause, Module
 from jaxformer.parity.report.summarize import say_names
 from jaxformer.parity.report.two_jax import REFERENCE
 from jaxformer.parity.runs.isolated import Isolated
@@ -146,6 +147,20 @@ def without_later(rows: list[Module], traced: Traced) -> list[Module]:
     if not any(row.diverging and row.torch not in hidden for row in rows):
         return rows
     return [replace(row, diverging=False) if row.torch in hidden and not row.cause else row for row in rows]
+
+
+def without_padding(rows: list[Module], traced: Traced) -> list[Module]:
+    """Clear `diverging` of tables whose gradients differ in torch's row of padding alone, where other modules diverge: it is no
+    cause of theirs."""
+    alone = {row.jax for row in rows if row.torch in traced.reference.padding and any(map(is_of_padding, row.causes[:1]))}
+    if not any(row.diverging and row.jax not in alone for row in rows):
+        return rows
+    return [replace(row, diverging=row.diverging and row.jax not in alone) for row in rows]
+
+
+def is_of_padding(cause: Cause) -> bool:
+    """True for the cause of a gradient that differs in the row of padding alone."""
+    return cause.change == ONE_ROW.name or (cause.change == IS_ZERO.name and bool(cause.args["why"]))
 
 
 def is_hidden(site: Site, seen: set[str], traced: Traced) -> bool:

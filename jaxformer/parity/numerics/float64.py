@@ -165,6 +165,15 @@ def is_constant(argument: Any) -> bool:
     return isinstance(argument, int | float) or (hasattr(argument, "dtype") and not isinstance(argument, Tracer))
 
 
+WEIGHT_NORM = "_weight_norm_interface"
+
+
+def check_weight_norm(weight: Any, gain: Any, axis: int = 0) -> None:
+    """Raise ValueError if a weight norm's gain does not fit the axis: torch does not check it, and reads other memory."""
+    if gain.numel() != weight.shape[axis]:
+        raise ValueError(f"the gain {[*gain.shape]} does not fit axis {axis} of {[*weight.shape]}")
+
+
 @contextmanager
 def torch_float64() -> Iterator[None]:
     """Run torch with float64 as the default dtype, and with float64 wherever an operation requests float32."""
@@ -179,6 +188,8 @@ def torch_float64() -> Iterator[None]:
     def in_float64(operation: Any, args: tuple[Any, ...], how: Mapping[str, Any]) -> Any:
         if isinstance(dtype := how.get("dtype"), torch.dtype):
             how = {**how, "dtype": wider.get(dtype, dtype)}
+        if operation.overloadpacket.__name__ == WEIGHT_NORM:
+            check_weight_norm(*args)
         if casts_on_use() and operation._schema.is_mutable:
             refuse_weight(args[0])
         elif casts_on_use() and not operation.is_view:

@@ -5,11 +5,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 import torch
 
+from jaxformer.parity.diagnose.attention_cores import cores
 from jaxformer.parity.diagnose.modules import given_by, name_of
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, propose, together
 from jaxformer.parity.diagnose.operators.positions import (
@@ -63,6 +64,7 @@ LATER = Change("rotary.later", "one position later", "rotates {0} by its positio
 EARLIER = Change("rotary.earlier", "one position earlier", "rotates {0} by its positions")
 AGAIN = Change("rotary.again", "rotates it twice", "rotates {0} once")
 UNROTATED = Change("rotary.unrotated", "does not", "rotates {0}")
+ROTATED = Change("rotary.rotated", "rotates it", "does not rotate {0}, whose heads are values")
 USE = Change(
     "rotary.use",
     {
@@ -204,8 +206,11 @@ def children(replay: Replay, rotary: Rotary) -> Iterator[Proposal]:
         yield propose(PAIRS, tuple(names[site] for site in those), partial(reordered, replay, rotary, those), how=how)
     step = torch.ones(length)
     turns = (LATER, step), (EARLIER, -step), (AGAIN, rotary.positions), (UNROTATED, -rotary.positions)
-    for site, (change, steps) in product(heads, turns):
-        yield propose(change, names[site], partial(turned, replay, rotary, site, steps))
+    values = [core.heads[2] for core in cores(replay.listed)]
+    for site, x in heads.items():
+        as_it_is = any((each == x.unflatten(-1, (-1, width))[:, None, :, 0]).all((-2, -1)).any() for each in values)
+        for change, steps in ((ROTATED, rotary.positions),) if as_it_is else turns:
+            yield propose(change, names[site], partial(turned, replay, rotary, site, steps))
 
 
 def turned(replay: Replay, rotary: Rotary, site: Site, steps: torch.Tensor) -> Edit:

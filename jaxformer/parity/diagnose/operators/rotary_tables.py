@@ -62,7 +62,7 @@ class Rotary:
     def base(self) -> float:
         """Base of the rates, from the first and the second, which torch may hold in float32."""
         first = float(self.rates[0]) or 1.0
-        return float(f"{(float(self.rates[1]) / first) ** -len(self.rates):.6g}") if len(self.rates) > 1 else 1e4
+        return float(f"{(float(self.rates[1]) / first) ** -len(self.rates):.6g}") if self.rates[1:2].any() else 1e4
 
     @property
     def divisor(self) -> float:
