@@ -97,3 +97,59 @@ def test_causes_in_recurrences(name):
     (module,) = report.diverging
     assert module.jax == ("head" if "Cell" in kind else "rnn")
     assert BUGS[name] in module.cause, str(report)
+
+
+LENGTHS = (7, 5, 3)
+
+
+class Packed(torch.nn.Module):
+    """Both directions over sequences of several lengths; also the last state of each."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = torch.nn.GRU(D, H, batch_first=True, bidirectional=True)
+
+    def forward(self, x):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor(LENGTHS), batch_first=True)
+        y, last = self.rnn(packed)
+        return torch.cat([torch.nn.utils.rnn.pad_packed_sequence(y, batch_first=True)[0].mean(1), *last], -1)
+
+
+def packed(weights, x, bug):
+    valid = jnp.arange(x.shape[1]) < jnp.array(LENGTHS)[:, None]
+
+    def direction(end, reverse):
+        w, u, b, c = (weights[f"rnn.{name}_l0{end}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+
+        def step(h, at):
+            (r, z, n), (hr, hz, hn) = (jnp.split(y, 3, -1) for y in (at[0] @ w.T + b, h @ u.T + c))
+            (r, hr), (z, hz) = ((z, hz), (r, hr)) if bug == "order" else ((r, hr), (z, hz))
+            r, z = jax.nn.sigmoid(r + hr), jax.nn.sigmoid(z + hz)
+            new = (1 - z) * jnp.tanh(n + r * hn) + z * h
+            goes_on = at[1][:, None] | (bug == "padding" and reverse)
+            return jnp.where(goes_on, new, h), jnp.where(at[1][:, None], new, 0)
+
+        last, y = jax.lax.scan(step, jnp.zeros((len(x), H), x.dtype), (x.swapaxes(0, 1), valid.T), reverse=reverse)
+        return y.mean(0), last
+
+    (y, last), (back, first) = direction("", False), direction("_reverse", bug != "forwards")
+    return jnp.concatenate([y, back, last, first], -1)
+
+
+PACKED = {
+    "": "EQUAL",
+    "order": "jax has its gates in the order update, reset, new in weights and biases",
+    "forwards": "jax runs the second direction forwards too",
+    "padding": "jax begins the second direction in the padding",
+}
+
+
+@pytest.mark.parametrize("bug", PACKED)
+def test_packed_sequences(bug):
+    theirs = excite(Packed().eval(), seed=0)
+    params = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
+    x = noise(len(LENGTHS), max(LENGTHS), D, seed=2)
+    for row, length in enumerate(LENGTHS):
+        x[row, length:] = 0
+    how = {"call_jax": lambda weights, x: packed(weights, x, bug), "checks": ("forward", "local"), "tier": "A"}
+    assert PACKED[bug] in compare(theirs, params, (x,), **how).verdict

@@ -34,6 +34,8 @@ class Order(NamedTuple):
     """True if the outputs are the states before each step."""
     second_first: bool = False
     """True if each layer joins the second direction before the first."""
+    past: tuple[bool, bool] = (False, False)
+    """For each direction: True if it reads the padding of packed sequences too, as zeros."""
 
 
 def lstm(
@@ -89,24 +91,41 @@ def of_cell(step: Step, function: Any, args: Any, kwargs: Any, n: int) -> Any:
     return found[0] if isinstance(state, torch.Tensor) else found
 
 
+def is_packed(args: Any) -> bool:
+    """True if a recurrence is given packed sequences: `args[1]` is the number of sequences at each position."""
+    return isinstance(args[1], torch.Tensor) and not args[1].is_floating_point()
+
+
+def unpacked(x: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unpack sequences to `T B D`, with zeros for padding; and the mask `T B 1`, True where there is no padding."""
+    valid = torch.arange(int(counts[0])) < counts[:, None]
+    return x.new_zeros(*valid.shape, x.shape[-1]).masked_scatter(valid[..., None], x), valid[..., None]
+
+
 def by_steps(order: Order, step: Step, function: Any, args: Any, kwargs: Any, n: int) -> Any:
     """Compute a recurrence step by step: all layers, directions and positions."""
-    x, hidden, arrays, biased, layers, _, _, both_ways, batch_first = args
-    hidden = (hidden,) if isinstance(hidden, torch.Tensor) else hidden
+    packed, (x, *others) = is_packed(args), args
+    counts = others.pop(0) if packed else None
+    hidden, arrays, biased, layers, _, _, both_ways, *rest = others
+    hidden, batch_first = (hidden,) if isinstance(hidden, torch.Tensor) else hidden, rest == [True]
     x = x.transpose(0, 1) if batch_first else x
+    x, valid = (x, x.new_ones(*x.shape[:2], 1).bool()) if counts is None else unpacked(x, counts)
     size, ways, ends = 4 if biased else 2, 2 if both_ways else 1, []
     for number in range(0, layers * ways, ways):
         found = []
         for way in range(ways):
             own = arrays[size * (number + way) : size * (number + way + 1)]
             state, outputs = tuple(each[number + way] for each in hidden), []
-            for each in x.flip(0) if way and order.turned else x:
-                last, state = state, stepped(step, state, each, own)
+            reads, goes_on = ((each.flip(0) if way and order.turned else each) for each in (x, valid | order.past[way]))
+            for each, moves in zip(reads, goes_on, strict=True):
+                new = stepped(step, state, each, own)
+                last, state = state, tuple(torch.where(moves, new, old) for new, old in zip(new, state, strict=True))
                 outputs.append((last if order.before else state)[0])
             ends.append(state)
             found.append(torch.stack(outputs[::-1] if way and order.back else outputs))
         x = torch.cat(found[::-1] if order.second_first else found, -1)
-    return (x.transpose(0, 1) if batch_first else x), *map(torch.stack, zip(*ends, strict=True))
+    y = x[valid[..., 0]] if packed else x.transpose(0, 1) if batch_first else x
+    return y, *map(torch.stack, zip(*ends, strict=True))
 
 
 def backwards(function: Any, args: Any, kwargs: Any, n: int) -> Any:
@@ -184,14 +203,18 @@ BOTH_DIRECTIONS: dict[str, tuple[str, Order | Compute]] = {
 }
 GATE = Change("recurrences.gate", words_of(OF_GATE))
 STEP = Change("recurrences.step", {how: words for steps in STEPS.values() for how, words in words_of(steps).items()})
-DIRECTION = Change("recurrences.direction", words_of(ORDERS | BOTH_DIRECTIONS))
+PACKED: dict[str, tuple[str, Order | Compute]] = {
+    "past": ("goes on through the padding", Order(past=(True, True))),
+    "first_past": ("goes on through the padding in the first direction", Order(past=(True, False))),
+    "second_past": ("begins the second direction in the padding", Order(past=(False, True))),
+}
+DIRECTION = Change("recurrences.direction", words_of(ORDERS | BOTH_DIRECTIONS | PACKED))
 
 
 def proposals(op: Op) -> Iterator[Proposal]:
-    """Mutations of a recurrence, unless it is given packed sequences, or of a cell."""
+    """Mutations of a recurrence, or of a cell."""
     kind, cell = op.name.removesuffix(CELL), op.name.endswith(CELL)
-    state = op.args[1] if kind in GATES and len(op.args) >= (4 if cell else 9) else None
-    if state is None or (isinstance(state, torch.Tensor) and not state.is_floating_point()):
+    if kind not in GATES or len(op.args) < (4 if cell else 9):
         return
     yield from gates(op, GATES[kind])
     for bias in KINDS[2:]:
@@ -208,7 +231,9 @@ def proposals(op: Op) -> Iterator[Proposal]:
         for gate in sigmoids:
             step = partial(OWN[kind], gates=[hard if each == gate else SIGMOID for each in sigmoids])
             yield op.instead(HARD_SIGMOID, partial(all_steps, step), sigmoid=sigmoid, gate=gate)
-    ways = {} if cell else ORDERS | (BOTH_DIRECTIONS if op.args[-2] else {})
+    packed = is_packed(op.args)
+    both = not cell and op.args[-1 if packed else -2]
+    ways = {} if cell else (PACKED if packed else ORDERS) | (BOTH_DIRECTIONS if both else {})
     for how, (_, way) in ways.items():
         yield op.instead(DIRECTION, partial(by_steps, way, OWN[kind]) if isinstance(way, Order) else way, how=how)
 
@@ -235,8 +260,9 @@ def with_blocks(change: Callable[[str, Blocks], Blocks], function: Any, args: An
 
 def with_arrays(change: Callable[[Blocks], Blocks], function: Any, args: Any, kwargs: Any, n: int) -> Any:
     """Call the function with other weights and biases, which a cell takes as separate arguments."""
-    if isinstance(args[2], (tuple, list)):
-        return function(*args[:2], change([*args[2]]), *args[3:], **kwargs)
+    at = 3 if is_packed(args) else 2
+    if isinstance(args[at], (tuple, list)):
+        return function(*args[:at], change([*args[at]]), *args[at + 1 :], **kwargs)
     return function(*args[:2], *change([array for array in args[2:] if array is not None]), **kwargs)
 
 
