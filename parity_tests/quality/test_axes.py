@@ -15,7 +15,7 @@ from jaxformer.parity.numerics.axis_order import order_of, orders_for
 from jaxformer.parity.probe import excite, probe
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.jax_hooks import tap
-from parity_tests.support.helpers import usually
+from parity_tests.support.helpers import noise, usually
 
 B, T, N, H = 4, 4, 4, 3  # all but the width of a head are of one size
 D = N * H
@@ -265,3 +265,22 @@ def test_an_order_is_told_by_values_in_spite_of_masks():
     theirs[0, :, 4], theirs[1, 0, 0] = -np.inf, np.finfo(float).min
     assert order_of(theirs, theirs.transpose(1, 0, 2)) == (1, 0, 2)
     assert order_of(theirs, np.zeros((3, 3, 5))) == (0, 1, 2)
+
+
+class Branches(torch.nn.Module):
+    """Similarities of two branches, normalised each by itself."""
+
+    def forward(self, x, y):
+        x, y = (torch.nn.functional.normalize(each, dim=-1) for each in (x, y))
+        return x @ y.mT
+
+
+@pytest.mark.foreign
+@pytest.mark.parametrize(("axis", "cause"), [(-1, "EQUAL"), (-2, "torch computes normalize, in 2 places; jax has -2 for -1")])
+def test_both_branches(axis, cause):
+    def ours(_, *both):
+        x, y = (each / jnp.linalg.norm(each, axis=axis, keepdims=True) for each in both)
+        return x @ y.swapaxes(-1, -2)
+
+    how = {"call_jax": ours, "checks": ("forward", "local"), "tier": "A"}
+    assert cause in compare(Branches(), {}, (noise(3, 4, 5, seed=1), noise(3, 6, 5, seed=2)), **how).verdict
