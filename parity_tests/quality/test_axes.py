@@ -271,7 +271,8 @@ class Branches(torch.nn.Module):
     """Similarities of two branches, normalised each by itself."""
 
     def forward(self, x, y):
-        x, y = (torch.nn.functional.normalize(each, dim=-1) for each in (x, y))
+        x = torch.nn.functional.normalize(x, dim=-1)
+        y = torch.nn.functional.normalize(y, dim=-1)
         return x @ y.mT
 
 
