@@ -1,10 +1,12 @@
 """Causes in which array is read: another position, another child's, another row's, another norm's; in Linen."""
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
@@ -87,3 +89,33 @@ def test_causes_in_which_array_is_read(theirs, name):
     how = {"call_jax": lambda w, *x: model.apply({"params": w}, *x), "checks": ("local",), "tier": "A"}
     report = compare(theirs, weights, (X, VALID), **how)
     assert BUGS[name] in report.diverging[0].cause, str(report)
+
+
+class CrossAttention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.o = (torch.nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x, memory, mask):
+        scores = (self.q(x) @ self.k(memory).mT).masked_fill(~mask[:, None], -torch.inf)
+        return self.o(scores.softmax(-1) @ memory)
+
+
+class OfItself(nnx.Module):
+    """A port that takes keys from its own input, and more is wrong after them."""
+
+    def __init__(self, weights):
+        self.q, self.k, self.o = (nnx.Linear(6, 6, rngs=nnx.Rngs(0)) for _ in range(3))
+        for name in "qko":
+            getattr(self, name).kernel[...] = jnp.asarray(weights[f"{name}.weight"].numpy().T)
+            getattr(self, name).bias[...] = jnp.asarray(weights[f"{name}.bias"].numpy())
+
+    def __call__(self, x, memory, mask):
+        return self.o(jax.nn.softmax(self.q(x) @ self.k(x).swapaxes(1, 2), -1) @ memory**2)
+
+
+def test_another_array_is_told_beside_what_has_no_cause():
+    theirs = excite(CrossAttention().eval(), seed=0)
+    given = noise(2, 5, 6, seed=1), noise(2, 5, 6, seed=2), np.arange(5) < np.array([[5], [3]])
+    report = compare(theirs, OfItself(theirs.state_dict()), given, tier="A", checks=("forward", "local"))
+    assert "input of k: torch adds input 1; jax adds input in the place of that" in report.verdict, str(report)

@@ -176,7 +176,7 @@ def test_ids_of_another_input():
         evidence = SimpleNamespace(ids=given)
         return explain_read_ids(SimpleNamespace(jax=np.array(ours), torch=given["ids"], evidence=evidence))
 
-    assert found([1, 1, 0, 0]).words() == "jax takes input 2 of the call for these ids"
+    assert found([1, 1, 0, 0]).words() == "jax takes input 2 of the call as it is for these ids"
     assert found([1, 1, 0, 1]) is None
 
 

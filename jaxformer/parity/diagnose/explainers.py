@@ -25,6 +25,7 @@ from jaxformer.parity.diagnose.by_arrays.values import (
     explain_cast,
     explain_plainly,
     explain_sum,
+    is_another_array,
     is_symptom,
 )
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
@@ -128,13 +129,16 @@ def cause_of(traced: Traced, mismatch: Mismatch, *, gradient: bool = False, near
 def cause_of_all(traced: Traced, mismatches: Sequence[Mismatch], *, near: bool) -> Diagnosis:
     """Find why several arrays of one call's code differ: one candidate that gives all of jax's arrays, or a cause for each.
 
-    The diagnosis is empty if one array has no cause: then a candidate that gives another array is not what jax's code does.
+    If one array has no cause, the others' are left out too, since then a candidate that gives another array is not what jax's
+    code does; but for one that is an array of the call in the place of another.
     """
     causes: dict[str, Diagnosis] = {}
     left = [*mismatches]
     while left:
         mismatch, *left = left
         if not (cause := cause_of(traced, mismatch, near=near)):
+            if handed := {what: each for what, each in causes.items() if each.first and is_another_array(each.first)}:
+                return Diagnosis(beside=handed)
             first = next(iter(causes.values()), None)
             return replace(cause, nearly=f"{first}, which does not give jax's {mismatch.what}") if first else cause
         gives = cause.first.explains if cause.first else frozenset()

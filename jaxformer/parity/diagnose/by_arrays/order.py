@@ -39,7 +39,7 @@ def shifted(what: str) -> Callable[[dict[str, Any]], str]:
 TURNED = Change("axes.order", turned, torch="")
 RESHAPED = Change("axes.reshaped", "jax reshapes where torch transposes, to the axes {order}", torch="")
 SHIFTED = Change("ids.shifted", shifted("ids"), torch="")
-READ = Change("ids.read", "jax takes {ids} for these ids", torch="")
+READ = Change("ids.read", "jax takes {ids} as it is for these ids", torch="")
 TAKEN = Change("ids.taken", "jax has id {jax} where torch has {torch}{where}", torch="")
 
 

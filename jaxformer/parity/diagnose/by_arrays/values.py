@@ -36,7 +36,7 @@ def summed(factors: Factors) -> tuple[str, str]:
     if all(bool(torch) != bool(jax) for torch, jax in factors.values()):
         if len(gone) == 1 and not gone[0].startswith(INPUT):
             return f"goes on with {mine}", f"goes on with {its}, and leaves out {gone[0]}"
-        residual = " (the residual)" * any(name.startswith(INPUT) for name in gone)
+        residual = " (the residual)" * (any(name.startswith(INPUT) for name in gone) and not its.startswith(INPUT))
         return f"adds {mine}{residual}", f"adds {its} in the place of that"
     return f"adds {mine}", f"adds {its}"
 
@@ -249,6 +249,11 @@ def factors_apart(before: Mapping[str, np.ndarray], difference: Difference) -> C
     if residual > EXPLAINED or not differing:
         return None
     return Candidate(Mutation(FACTORS, (), tuple((name, (t.item(), j.item())) for name, t, j in differing)), residual)
+
+
+def is_another_array(candidate: Candidate) -> bool:
+    """True for a cause by which one earlier array stands in the place of another."""
+    return candidate.mutation.change == FACTORS and sorted(pair for _, pair in candidate.mutation.args) == [(0, 1), (1, 0)]
 
 
 def same_but_for_ones(array: np.ndarray, other: np.ndarray) -> bool:
