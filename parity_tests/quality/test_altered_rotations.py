@@ -150,6 +150,11 @@ CASES = {
         {},
         "rotary rates in full precision; jax rounds them to bfloat16",
     ),
+    "another width": (
+        {"rates": 2000.0 ** -(np.arange(0, H, 2) / (H + 2))},
+        {},
+        f"exponents 2i / {H + 2} for 2i / {H}",
+    ),
     "undivided": (
         {},
         {"slower": 8},

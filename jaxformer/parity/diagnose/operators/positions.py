@@ -248,11 +248,15 @@ def based(args: dict[str, Any]) -> str:
         return "{0} base {base:g}"
     power = math.log(args.get("value", args["own"])) / math.log(args["own"])
     near = next((each for each in POWERS if math.isclose(power, each, rel_tol=NEAR)), None)
-    return "{0} base {value}" + (f" = base^{near:g}: exponents {2 * near:g}i / width for 2i / width" if near else "")
+    if near:
+        return f"{{0}} base {{value}} = base^{near:g}: exponents {2 * near:g}i / width for 2i / width"
+    other = round(args["width"] / power) if power > 0 else 0
+    fits = 0 < other <= WIDEST and other != args["width"] and math.isclose(power * other, args["width"], rel_tol=NEAR)
+    return "{0} base {value}" + (f": exponents 2i / {other} for 2i / {args['width']}" if fits else "")
 
 
-POWERS = (2, 4, 0.5, 0.25)
-"""Powers of the base that amount to exponents of another width."""
+POWERS, WIDEST = (2, 4, 0.5, 0.25), 512
+"""Powers of the base that amount to exponents of another width, and the largest width that is told by its number."""
 SMOOTHINGS = {
     "unscaled": "does not scale them: {0} base {base:g}",
     "between_divided": "does not smooth between: those are divided by {factor:.6g}",

@@ -113,7 +113,7 @@ def tables(rotary: Rotary) -> Iterator[Proposal]:
     width, rates, positions, base = rotary.width, rotary.rates, rotary.positions, rotary.base
     plain = torch.allclose(rates, plain_rates(width, base), rtol=1e-5)
     divisor = 0.0 if plain else rotary.divisor
-    own = {"how": "plain" if plain else "divided" if divisor else "other", "own": base, "by": divisor}
+    own = {"how": "plain" if plain else "divided" if divisor else "other", "own": base, "by": divisor, "width": width}
     if own["how"] == "other":
         own["scaling"] = scaling_of(rates, width)
     other = partial(with_tables, rotary)
