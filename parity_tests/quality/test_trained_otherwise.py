@@ -8,6 +8,7 @@ import torch
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
+from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign
 
@@ -51,7 +52,7 @@ def ported(p, ids, filled, stopped):
             0,
             (False, False),
             True,
-            [PADDING, "torch computes `torch.tanh(x)` (test_trained_otherwise.py:32); jax stops its gradient"],
+            [PADDING, "torch computes `torch.tanh(x)` (test_trained_otherwise.py:33); jax stops its gradient"],
         ),
     ],
 )
@@ -111,3 +112,14 @@ def test_other_gradients_differ_beside_a_row_of_padding(padding_idx, more):
     report = compare(theirs, params, (IDS,), call_jax=lambda p, ids: looks(p, ids, **more))
     assert report.exit_code == 1, str(report)
     assert "in training alone" not in str(report)
+
+
+def test_a_row_of_padding_is_no_cause_beside_another_module():
+    def ours(p, ids):
+        x = tap("embed", p["embed.weight"][ids])
+        return tap("head", jnp.tanh(x) @ (2 * p["head.weight"]).T)
+
+    theirs = excite(Looks(0, tied=False).eval(), seed=1)
+    params = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
+    report = compare(theirs, params, (IDS,), call_jax=ours, tier="A")
+    assert [module.jax for module in report.diverging] == ["head"], str(report)
