@@ -208,9 +208,16 @@ def children(replay: Replay, rotary: Rotary) -> Iterator[Proposal]:
     turns = (LATER, step), (EARLIER, -step), (AGAIN, rotary.positions), (UNROTATED, -rotary.positions)
     values = [core.heads[2] for core in cores(replay.listed)]
     for site, x in heads.items():
-        as_it_is = any((each == x.unflatten(-1, (-1, width))[:, None, :, 0]).all((-2, -1)).any() for each in values)
-        for change, steps in ((ROTATED, rotary.positions),) if as_it_is else turns:
+        turned_there = ((ROTATED, rotary.positions),) if any(holds_first_head(each, x) for each in values) else turns
+        for change, steps in turned_there:
             yield propose(change, names[site], partial(turned, replay, rotary, site, steps))
+
+
+def holds_first_head(heads: torch.Tensor, x: torch.Tensor) -> bool:
+    """True if heads `B N T H` have the first head of `x`, `B T (N H)`, as it is."""
+    first = x[..., : heads.shape[-1]]
+    alike = first.shape == (len(heads), *heads.shape[2:])
+    return alike and bool((heads == first[:, None]).all((0, 2, 3)).any())
 
 
 def turned(replay: Replay, rotary: Rotary, site: Site, steps: torch.Tensor) -> Edit:
