@@ -83,6 +83,7 @@ class Heads(nnx.Module):
             k, v = v, k
         q = rotated(q, **bug.get("queries", {}), **bug.get("rotary", {}))
         k = rotated(k, **bug.get("keys", {}), **bug.get("rotary", {}))
+        v = rotated(v) if bug.get("values") else v
         k, v = (
             jnp.tile(z, (1, 1, N // K, 1)) if i in bug.get("tiled", ()) else jnp.repeat(z, N // K, 2)
             for i, z in ((0, k), (1, v))
@@ -182,6 +183,7 @@ BUGS = {
     ),
     "keys around": ({"keys": {"around": True}}, "heads", "jax rotates these by positions - 1, rolled around"),
     "keys not rotated": ({"keys": {"slower": 1e30}}, "heads", "torch rotates k_proj; jax does not"),
+    "values too": ({"values": True}, "heads", "torch does not rotate v_proj, whose heads are values; jax rotates it"),
     "one tiled": (
         {"tiled": (1,)},
         "heads",
