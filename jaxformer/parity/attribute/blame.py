@@ -215,7 +215,7 @@ class Blame:
         firsts = {of(found): found for site in sites if (found := self.found.get(site))}
         for key, found in firsts.items():
             own = {site: self.causes[site] for site in sites if site in self.found and of(self.found[site]) == key}
-            others = (site for site in sites if site not in own and (site in self.found or not self.causes[site]))
+            others = (site for site in sites if site not in own)
             says = {site: served_by(self.traced, self.mismatches[site], found) for site in others}
             served[key] = own | {site: cause for site, cause in says.items() if cause}
         left = {*sites}

@@ -35,7 +35,7 @@ class Order(NamedTuple):
     second_first: bool = False
     """True if each layer joins the second direction before the first."""
     past: tuple[bool, bool] = (False, False)
-    """For each direction: True if it reads the padding of packed sequences too, as zeros."""
+    """True for each direction that reads the padding of packed sequences too, as zeros."""
 
 
 def lstm(
