@@ -14,7 +14,7 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract
 from jaxformer.nn import attention, feedforward
-from jaxformer.parity import compare as comparison
+from jaxformer.parity import recording
 from jaxformer.parity.compare import check, compare
 from jaxformer.parity.probe import excite
 from jaxformer.parity.recording import record_torch
@@ -64,7 +64,7 @@ def test_it_is_said_where_rounding_decides(report):
 
 
 def test_the_lines_alone_would_call_it_different(steep, monkeypatch):
-    monkeypatch.setattr(comparison, "measure_rounding", lambda *given: Rounding())
+    monkeypatch.setattr(recording, "measure_rounding", lambda *given: Rounding())
     assert report_of(steep).status == "different"
 
 
@@ -81,7 +81,12 @@ def backwards(f: Callable[..., Any]) -> Callable[..., Any]:
 
 BUGS = {
     "gelu": (feedforward.ACTIVATIONS, "gelu", lambda f: lambda x: f(x) * (1 + 1e-6), "feed_forward"),
-    "scale": (attention, "attention_weights", lambda f: lambda q, k, *rest: f(q * (1 + 1e-6), k, *rest), "attention"),
+    "scale": (
+        attention,
+        "attention_weights",
+        lambda f: lambda q, k, *rest, **how: f(q * (1 + 1e-6), k, *rest, **how),
+        "attention",
+    ),
     "softmax's gradient": (attention, "masked_softmax", backwards, "attention"),
 }
 
