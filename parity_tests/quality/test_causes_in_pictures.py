@@ -11,6 +11,7 @@ from torch.nn import functional
 
 import jaxformer
 from jaxformer.parity.compare import compare
+from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import noise, usually
 
@@ -86,3 +87,10 @@ def test_a_picture_in_rows(theirs, bug):
     report = compare(theirs, params, (X,), call_jax=lambda params, x: ours(params, x, bug), checks=checks, tier="A")
     assert report.exit_code == bool(bug), str(report)
     assert CAUSES.get(bug, "") in str(report), str(report)
+
+
+def test_a_gain_that_does_not_fit_is_refused():
+    """torch reads beyond it."""
+    weight, gain = torch.ones(4, 3, 2).double(), torch.ones(4, 1, 1).double()
+    with torch_float64(), pytest.raises(ValueError, match="does not fit axis 2"):
+        torch._weight_norm(weight, gain, 2)

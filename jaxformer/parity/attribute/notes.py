@@ -150,8 +150,8 @@ def without_later(rows: list[Module], traced: Traced) -> list[Module]:
 
 
 def without_padding(rows: list[Module], traced: Traced) -> list[Module]:
-    """Clear `diverging` of tables whose gradients differ in torch's row of padding alone, where other modules diverge: it is no
-    cause of theirs."""
+    """Clear `diverging` of tables whose gradients differ in torch's row of padding alone, where other modules diverge: it does
+    not explain these."""
     alone = {row.jax for row in rows if row.torch in traced.reference.padding and any(map(is_of_padding, row.causes[:1]))}
     if not any(row.diverging and row.jax not in alone for row in rows):
         return rows

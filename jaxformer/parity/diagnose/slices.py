@@ -45,10 +45,7 @@ def suspects_of(run: Run, jax: np.ndarray | None, torchs: np.ndarray, operations
         return []
 
     def is_left(operation: Op) -> bool:
-        try:
-            found = run(pushed([operation]))
-        except Exception:  # any error of the model's code, such as an id beyond a table
-            return False
+        found = when_pushed(run, [operation])
         return found is not None and found.shape == array.shape and bool((found == array)[equal].all())
 
     return [each for each in operations if is_pushed(each) and is_left(each)]
@@ -67,11 +64,17 @@ def among(run: Run, operations: list[Op], array: np.ndarray, *, surely: bool = F
 
 def changes(run: Run, operations: list[Op], array: np.ndarray) -> bool:
     """True if the array changes when all of these operations are pushed."""
-    try:
-        found = run(pushed(operations))
-    except Exception:  # any error of the model's code
-        return True
+    found = when_pushed(run, operations)
     return found is None or not np.array_equal(found, array)
+
+
+def when_pushed(run: Run, operations: list[Op]) -> np.ndarray | None:
+    """Return the array when all of these operations are pushed; None if the model's code then fails, as at an id beyond a
+    table."""
+    try:
+        return run(pushed(operations))
+    except Exception:  # any error of the model's code
+        return None
 
 
 def is_pushed(operation: Op) -> bool:

@@ -20,8 +20,7 @@ def gap_between(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """Return the L2 norm and the largest absolute value of `other - one`, block by block, without a copy of either."""
     total, peak = 0.0, 0.0
     spare = np.empty(min(BLOCK, one.size), np.result_type(one, other))
-    how = {"flags": ["external_loop", "buffered", "zerosize_ok"], "buffersize": BLOCK}
-    for jax, torch in np.nditer([other, one], **how):  # type: ignore[call-overload]
-        gap = np.subtract(jax, torch, out=spare[: len(jax)])
+    for x, y in np.nditer([one, other], flags=["external_loop", "buffered", "zerosize_ok"], buffersize=BLOCK):
+        gap = np.subtract(y, x, out=spare[: len(x)])
         total, peak = total + np.vdot(gap, gap).real, np.maximum(peak, largest(gap))
     return math.sqrt(total), float(peak)

@@ -155,16 +155,16 @@ PLACES = ", in {places} places"
 """Suffix of the words for what torch does."""
 MOST_PLACES = 6
 """Largest number of places for which all but one are mutated together."""
-TWINS = {"normalize", "cosine_similarity", "cross_entropy", "binary_cross_entropy_with_logits", "clamp", "clip"}
+BRANCHED = {"normalize", "cosine_similarity", "cross_entropy", "binary_cross_entropy_with_logits", "clamp", "clip"}
 """Functions that code calls once for each of two branches, or of two losses."""
 TORCHS = ("at", "was")
 """Arguments of a mutation that hold torch's values."""
 
 
 def everywhere(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of an activation, a norm, a reduction, a repetition or one of `TWINS` in all places that call it; where a
+    """Mutations of an activation, a norm, a reduction, a repetition or one of `BRANCHED` in all places that call it; where a
     number is solved for, in all but one too."""
-    some = (op for op in replay.operations if op.name in {*ACTIVATIONS, *NORMS, *axes.REDUCING, *permute.REPEATING, *TWINS})
+    some = (op for op in replay.operations if op.name in {*ACTIVATIONS, *NORMS, *axes.REDUCING, *permute.REPEATING, *BRANCHED})
     for name, ops in grouped(some, lambda op: op.name).items():
         if len(ops) > 1:
             alike = [*takewhile(are_alike, zip(*map(of_one, ops), strict=False))]
@@ -176,7 +176,7 @@ def everywhere(replay: Replay) -> Iterator[Proposal]:
 
 def of_one(op: Op) -> Iterator[Proposal]:
     """Mutations of one of the places."""
-    numbers, reduces = arguments.proposals(op), op.name in {*axes.REDUCING, *TWINS}
+    numbers, reduces = arguments.proposals(op), op.name in {*axes.REDUCING, *BRANCHED}
     yield from chain(replacements(op), permute.repeats(op), (each for each in numbers if each.free or reduces))
     yield from chain(axes.reductions(op), axes.orders(op))
 
