@@ -8,11 +8,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from jaxformer.checkpoints.texts import said_in
 from jaxformer.config.models import EncoderConfig
 from jaxformer.config.sentences import Pooling, SentenceConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError, first_line
-from jaxformer.validation.fields import parsed, read_small
+from jaxformer.validation.fields import parsed, read_settings, read_small
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 ORDERS = tuple(("Transformer", "Pooling", *dense, *norm) for dense in ((), ("Dense",)) for norm in ((), ("Normalize",)))
@@ -77,12 +76,12 @@ def read_modules(folder: Path) -> dict[str, Path]:
 
 def sentence_config(modules: Mapping[str, Path], encoder: EncoderConfig) -> SentenceConfig:
     """Return the settings of pooling, dense layer and norm, given those of the encoder."""
-    pooling = said_in(modules["Pooling"] / "config.json")
+    pooling = read_settings(modules["Pooling"] / "config.json")
     _check_keys("Pooling", pooling, {"word_embedding_dimension", "embedding_dimension", "pooling_mode", *OLDER_POOLINGS})
     wide = pooling.get("embedding_dimension", pooling.get("word_embedding_dimension", encoder.d_model))
     if wide != encoder.d_model:
         raise ConfigError(f"Pooling is {wide} wide, and the encoder {encoder.d_model}")
-    given = {} if "Dense" not in modules else _dense(said_in(modules["Dense"] / "config.json"))
+    given = {} if "Dense" not in modules else _dense(read_settings(modules["Dense"] / "config.json"))
     return SentenceConfig(encoder=encoder, pooling=_poolings(pooling), normalize="Normalize" in modules, **given)
 
 
@@ -121,13 +120,13 @@ def _check_keys(module: str, said: Mapping[str, Any], known: Collection[str]) ->
 
 def read_texts(folder: Path, modules: Mapping[str, Path], context: int) -> Texts:
     """Return how texts are read; newer files have the longest text in the tokenizer's settings."""
-    said = next((it for name in TEXTS if (it := said_in(modules["Transformer"] / name))), {})
+    said = next((it for name in TEXTS if (it := read_settings(modules["Transformer"] / name))), {})
     odd = {name: value for name, value in said.items() if name not in {"max_seq_length", "do_lower_case", *IDLE}}
     if odd.pop("module_output_name", STATES) != STATES or odd:
         raise ConfigError(f"{', '.join(odd) or 'module_output_name'} of its {TEXTS[0]} is not supported")
-    tokenizer = said_in(modules["Transformer"] / "tokenizer_config.json")
+    tokenizer = read_settings(modules["Transformer"] / "tokenizer_config.json")
     longest = said.get("max_seq_length", tokenizer.get("model_max_length", context))
-    prompts = said_in(folder / PROMPTS)
+    prompts = read_settings(folder / PROMPTS)
     given = {name: text or "" for name, text in prompts.get("prompts", {}).items()}
     default = prompts.get("default_prompt_name")
     if default is not None and default not in given:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxformer.checkpoints.texts import GENERATION, of_search, said_in, unread
+from jaxformer.checkpoints.texts import GENERATION, of_search, unread
 from jaxformer.config.spectrogram import SpectrogramConfig
 from jaxformer.config.transcription import TranscriptionConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.runs.folder import CONFIG
-from jaxformer.validation.fields import check_kind
+from jaxformer.validation.fields import check_kind, read_settings
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 """transformers' settings of features: a file of their own, or, as version 5 writes a processor, a part of another file."""
@@ -113,7 +113,7 @@ def _token(name: str, chosen: str, tokens: Mapping[str, int]) -> int:
 
 def read_spectrogram(folder: Path) -> SpectrogramConfig:
     """Read the settings of features; InputError if there are none, CheckpointError for what is not supported."""
-    said = said_in(folder / PREPROCESSOR) or said_in(folder / PROCESSOR).get("feature_extractor", {})
+    said = read_settings(folder / PREPROCESSOR) or read_settings(folder / PROCESSOR).get("feature_extractor", {})
     if not said:
         raise InputError(f"{folder} has no {PREPROCESSOR}, which says how audio becomes features; copy the model's own into it")
     for name, value in NEUTRAL.items():
@@ -130,7 +130,7 @@ def read_speech(folder: Path) -> Speech:
 
     CheckpointError for files that are damaged, lack a token, or ask for what is not supported.
     """
-    config, settings = said_in(folder / CONFIG), said_in(folder / GENERATION)
+    config, settings = read_settings(folder / CONFIG), read_settings(folder / GENERATION)
     older = of_search(config) if settings else {}
     found = {name: value for name, value in config.items() if name not in older} | settings
     if found.get("prompt_condition_type", "first-segment") != "first-segment":

@@ -13,10 +13,10 @@ from jaxformer.checkpoints.translator import TooLong, Translator, load_translato
 from jaxformer.config.models import ModelConfig
 from jaxformer.convert.model_type import BEAMS, DRAWING, OUTPUTS, SEARCH
 from jaxformer.data.tokenizers import Frame, Tokenizer
-from jaxformer.errors import CheckpointError, InputError, first_line
+from jaxformer.errors import CheckpointError, InputError
 from jaxformer.models import EncoderDecoder
 from jaxformer.runs.folder import CONFIG, TOKENIZER
-from jaxformer.validation.fields import parsed, read_small
+from jaxformer.validation.fields import read_settings, without_null
 
 GENERATION = "generation_config.json"
 """File name of transformers' generation settings; older folders have them in config.json."""
@@ -40,7 +40,7 @@ def read_ids(folder: Path, chosen: Mapping[str, Any] = NONE_CHOSEN) -> Ids:
     Ids that are missing there come from config.json; settings come from config.json only if there is no generation_config.json.
     A warning names ignored settings. `chosen` holds the command's replacements for settings; None: chosen by the user.
     """
-    config, settings = said_in(folder / CONFIG), said_in(folder / GENERATION)
+    config, settings = read_settings(folder / CONFIG), read_settings(folder / GENERATION)
     if KEPT in config:  # a folder of ours, of a model that came from one of transformers
         config = without_null(config[KEPT]["config"])
     place = GENERATION if (folder / GENERATION).is_file() else CONFIG
@@ -56,19 +56,6 @@ def read_ids(folder: Path, chosen: Mapping[str, Any] = NONE_CHOSEN) -> Ids:
         listed = ", ".join(f"{name} = {value!r:.40}" for name, value in left.items())
         warnings.warn(f"{folder}: {listed} of its {place}: not read here, so texts may differ", stacklevel=3)
     return Ids(found.get("decoder_start_token_id", found.get("bos_token_id")), ends, found.get("pad_token_id"), given)
-
-
-def said_in(path: Path) -> dict[str, Any]:
-    """Read a file of settings, without null values; empty if the file does not exist."""
-    try:
-        return without_null(parsed(read_small(path)) if path.is_file() else {})
-    except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {first_line(error)}") from None
-
-
-def without_null(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that have a value."""
-    return {key: value for key, value in said.items() if value is not None}
 
 
 def text_config(found: Opened) -> ModelConfig:

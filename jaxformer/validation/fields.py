@@ -12,7 +12,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from jaxformer.errors import CheckpointError, ConfigError, InputError, type_of
+from jaxformer.errors import CheckpointError, ConfigError, InputError, first_line, type_of
 
 LARGEST_SIZE = 2**31 - 1
 """Largest size: sizes index int32 arrays."""
@@ -142,6 +142,19 @@ def parsed(text: bytes | str) -> Any:
         if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
             raise
         raise ValueError("it holds a number of too many digits") from None
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a JSON file of settings, without null values; empty if the file does not exist."""
+    try:
+        return without_null(parsed(read_small(path)) if path.is_file() else {})
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {first_line(error)}") from None
+
+
+def without_null(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that have a value."""
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def check_flag(name: str, value: object) -> None:
