@@ -66,6 +66,22 @@ def test_a_window_with_other_edges(written, edges, cause):
     assert cause in cause_between(torchs, jaxs, X)
 
 
+KEY = torch.arange(LENGTH)
+BLOCKS = (KEY // 3)[:, None] - KEY // 3
+NOT_SLIDING = {
+    "jax has blocks of 3 keys for the window: a query sees those of its own block (": BLOCKS == 0,
+    "jax has blocks of 3 keys for the window: a query sees those of its own block and of the one before": BLOCKS <= 1,
+    "jax shows 2 keys at the beginning in every window too (attention sinks)": (APART <= 2) | (KEY < 2),
+}
+
+
+@pytest.mark.parametrize("cause", NOT_SLIDING)
+def test_windows_that_do_not_slide(cause):
+    torchs, jaxs = Attention("seen", 2, 0), Attention("seen", 2, 0)
+    jaxs.shown = lambda: (NOT_SLIDING[cause] & (APART >= 0)).long()
+    assert cause in cause_between(torchs, jaxs, X)
+
+
 class Handed(torch.nn.Module):
     """A mask that is made around attention, and handed to it."""
 

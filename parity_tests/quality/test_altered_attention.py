@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.diagnose.operators.rotary_tables import plain_rates, smoothings
+from jaxformer.parity.diagnose.operators.rotary_rates import plain_rates, smoothings
 from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import usually
 
@@ -182,11 +182,17 @@ def test_ports_of_attention_that_are_right(kind):
     assert report_of(kind, "").status == "equal"
 
 
-def test_scaled_rates_without_their_smoothing():
-    """Rates of which the slow ones are divided by 8, and one between by less."""
+def test_scaled_rates_with_another_smoothing():
+    """Rates of which the slow ones are divided by 8, and one between by less. Llama 3's factor is straight over the rates:
+    -1 / 3 at rate 0."""
     plain = plain_rates(8, 500.0)
     parts = torch.tensor([1.0, 0.4, 0.125, 0.125], dtype=torch.float64)
     found = {how: rates / plain for how, _, rates in smoothings(plain * parts, 8)}
     assert torch.allclose(found["between_divided"], parts.where(parts != 0.4, 0.125))
     assert torch.allclose(found["smoothed_inversely"], parts.where(parts != 0.4, 0.725))
+    assert torch.allclose(found["inverted"], 1.125 - parts)
+    factor = (0.275 / 0.875 + 1 / 3) * plain / plain[1] - 1 / 3
+    assert torch.allclose(found["unbounded_above"], 0.125 + 0.875 * factor.clamp(min=0))
+    assert torch.allclose(found["unbounded_below"], 0.125 + 0.875 * factor.clamp(max=1))
+    assert torch.allclose(found["turns_as_angles"], 0.125 + 0.875 * (2 * np.pi * (factor + 1 / 3) - 1 / 3).clamp(0, 1))
     assert not [*smoothings(plain, 8)]

@@ -65,7 +65,7 @@ def shape_cause(traced: Traced, site: Site) -> Diagnosis:
     jax, torch = outputs(traced, site)
     alike = [(sum(map(int.__eq__, np.transpose(torch, to).shape, jax.shape)), to) for to in permutations(range(torch.ndim))]
     most, to = max(alike, key=lambda each: (each[0], -alike.index(each)))
-    if torch.ndim != jax.ndim or most < torch.ndim - 1:
+    if torch.ndim != jax.ndim or most < min(torch.ndim - 1, 2):  # both axes of pictures may be longer
         return Diagnosis()
     laid_out = np.transpose(jax, np.argsort(to))
     return replay_cause_of(traced, Mismatch(site, None, "output", laid_out, torch, ArrayKey(site, "output", 0)))
@@ -115,13 +115,15 @@ def is_given_torchs(traced: Traced, site: Site) -> bool:
 
 
 def goes_on_with(traced: Traced, reader: Site, site: Site) -> bool:
-    """True if the reader's code uses the output of `site`: it is the nearest call around, or both are taps and the reader is
-    later."""
-    if reader in traced.normal_run.taps:
-        order = [*traced.reference.calls]
-        later = order.index(traced.pairs[reader]) > order.index(traced.pairs[site])
-        return later and code_of(traced, reader) == code_of(traced, site)
-    return reader == code_of(traced, site)
+    """True if the reader's code uses the output of `site`: it is the nearest call around, or a later one in the same code that
+    is a tap too, or is not given torch's input."""
+    code = code_of(traced, site)
+    if reader == code:
+        return True
+    order = [*traced.reference.calls]
+    later = order.index(traced.pairs[reader]) > order.index(traced.pairs[site])
+    is_tap = reader in traced.normal_run.taps
+    return later and code_of(traced, reader) == code and (is_tap or not is_given_torchs(traced, reader))
 
 
 def code_of(traced: Traced, site: Site) -> Site:

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-MOST_KEYS, MOST_MORE, FEWEST = 33, 13, 5
+MOST_KEYS, MOST_MORE, FEWEST, MOST_SINKS = 33, 13, 5, 4
 """Bounds, in keys, of sliding windows that are tried where torch has none and of moves of their edges, and of what rows of a
-padding mask are longer or shorter; and the least number of keys of such rows: of fewer, any booleans look like them."""
+padding mask are longer or shorter; the least number of keys of such rows: of fewer, any booleans look like them; and the most
+keys at the beginning that windows may show beside their own."""
 Others = Iterable[tuple[str, Mapping[str, int | str], torch.Tensor]]
 """Key of `OTHERS`, arguments of its words, and the mask: True where a key is seen."""
 OTHERS = {
@@ -25,6 +26,9 @@ OTHERS = {
     "window": "has a window of {keys} keys for {was}",
     "moved": "has the window one key further {by}",
     "no_window": "leaves out the window",
+    "blocks": "has blocks of {keys} keys for the window: a query sees those of its own block",
+    "blocks_before": "has blocks of {keys} keys for the window: a query sees those of its own block and of the one before",
+    "sinks": "shows {number} at the beginning in every window too (attention sinks)",
     "two_sided": "has the window ahead of a query too: |i - j| <= {keys}",
     "width": "has |i - j| <= {keys} for {was}: keys so near are seen, behind and ahead",
     "padding_only": "leaves out the causal part and the window",
@@ -123,6 +127,9 @@ def windows(keep: torch.Tensor) -> Others:
         if (window := Window(min(other.back, most.back), min(other.ahead, most.ahead))) not in tried:
             tried.add(window)
             yield how, args, masked(window)
+    if own.back < most.back:
+        for how, args, near in beside_windows(own, apart):
+            yield how, args, (keys & near).expand_as(keep) & keep.any(-1, keepdim=True)
     if own.ahead < most.ahead:
         fewer = masked(Window(own.back, own.ahead - 1))
         yield "fewer_where_others", {}, fewer | (keep & ~fewer.any(-1, keepdim=True))
@@ -134,6 +141,19 @@ def windows(keep: torch.Tensor) -> Others:
         yield "no_padding", {}, ((apart <= own.back) & (apart >= -own.ahead)).expand_as(keep)
         yield "padding_in_empty", {}, masked(own, torch.ones_like(keys))
         yield "padding_inverted", {}, masked(own, ~keys)
+
+
+def beside_windows(own: Window, apart: torch.Tensor) -> Others:
+    """Keys `T S` that each query sees where windows are no sliding ones: blocks, and windows with the first keys beside them.
+    `apart`: distances of queries from keys."""
+    query, key = apart[:, :1], -apart[:1]
+    allowed = apart >= (0 if own.ahead == 0 else -len(apart))
+    size = own.back + 1
+    behind = query // size - key // size
+    yield "blocks", {"keys": size}, allowed & (behind == 0)
+    yield "blocks_before", {"keys": size}, allowed & (behind >= 0) & (behind <= 1)
+    for n in range(1, MOST_SINKS + 1):
+        yield "sinks", {"keys": n}, ((apart <= own.back) & (apart >= -own.ahead)) | (allowed & (key < n))
 
 
 def other_windows(own: Window, most: Window) -> Iterator[tuple[str, Mapping[str, int | str], Window]]:

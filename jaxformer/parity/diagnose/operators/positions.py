@@ -1,5 +1,5 @@
 """Integers to try in place of torch's: positions, tokens, rows of a table of distances, and positions that are counted by a
-mask; and words for rotary positions: frequencies and their scalings, and which units are pairs."""
+mask; and words for which units are rotary pairs."""
 
 import math
 from collections.abc import Iterator
@@ -223,47 +223,6 @@ def tokens_of(array: Any, length: int, seen: list[torch.Tensor]) -> Iterator[tor
         masks = [array.bool()] if array.ndim == 2 and array.max() == 1 and array.min() == 0 else []
     for keep in masks:
         yield keep.reshape(len(keep), -1, length).any(1)
-
-
-WHOLE, NEAR = 1e-6, 1e-5
-OWN = {
-    "plain": "{0} base {own:.6g}",
-    "divided": "divides the {0} frequencies of base {own:.6g} by {by:.6g} (linear scaling)",
-    "other": "scales the {0} frequencies by a rule of its own",
-    "llama3": "scales the {0} frequencies as Llama 3 does",
-    "yarn": "scales the {0} frequencies as YaRN does",
-}
-
-
-def owned(args: dict[str, Any]) -> str:
-    """Words for torch's frequencies."""
-    return OWN[args.get("scaling") or args["how"]]
-
-
-def based(args: dict[str, Any]) -> str:
-    """Words for frequencies of another base, which are not scaled; those of another width have a power of the base."""
-    if args["how"] != "plain":
-        return "does not scale them: {0} base " + ("{base:g}" if "base" in args else "{value}")
-    if "base" in args:
-        return "{0} base {base:g}"
-    power = math.log(args.get("value", args["own"])) / math.log(args["own"])
-    near = next((each for each in POWERS if math.isclose(power, each, rel_tol=NEAR)), None)
-    if near:
-        return f"{{0}} base {{value}} = base^{near:g}: exponents {2 * near:g}i / width for 2i / width"
-    other = round(args["width"] / power) if power > 0 else 0
-    fits = 0 < other <= WIDEST and other != args["width"] and math.isclose(power * other, args["width"], rel_tol=NEAR)
-    return "{0} base {value}" + (f": exponents 2i / {other} for 2i / {args['width']}" if fits else "")
-
-
-POWERS, WIDEST = (2, 4, 0.5, 0.25), 512
-"""Powers of the base that amount to exponents of another width, and the largest width that is told by its number."""
-SMOOTHINGS = {
-    "unscaled": "does not scale them: {0} base {base:g}",
-    "between_divided": "does not smooth between: those are divided by {factor:.6g}",
-    "between_undivided": "does not smooth between: those are not divided",
-    "smoothed_inversely": "smooths them the other way round (the factor for 1 less the factor)",
-    "all_divided": "divides all of them by {factor:.6g}",
-}
 
 
 def paired(words: str) -> dict[str, str]:

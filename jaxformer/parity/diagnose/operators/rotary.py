@@ -13,29 +13,17 @@ import torch
 from jaxformer.parity.diagnose.attention_cores import cores
 from jaxformer.parity.diagnose.modules import given_by, name_of
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, propose, together
-from jaxformer.parity.diagnose.operators.positions import (
-    SMOOTHINGS,
-    WHOLE,
-    Others,
-    based,
-    by_masks,
-    other_positions,
-    owned,
-    paired,
-    worded,
-)
+from jaxformer.parity.diagnose.operators.positions import Others, by_masks, other_positions, paired, worded
 from jaxformer.parity.diagnose.operators.rotary_heads import Rotation
+from jaxformer.parity.diagnose.operators.rotary_rates import SMOOTHINGS, based, owned, plain_rates, scaling_of, smoothings
 from jaxformer.parity.diagnose.operators.rotary_tables import (
     LAYOUTS,
     Pair,
     Rotary,
     Tables,
     joins,
-    plain_rates,
     positions_axis,
     rotary_of,
-    scaling_of,
-    smoothings,
     table_products,
 )
 from jaxformer.parity.diagnose.replay import Replay
@@ -80,6 +68,7 @@ USE = Change(
 BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 1000.0)
 FACTORS = {"2 pi": 2 * math.pi, "pi": math.pi, "pi / 2": math.pi / 2, "1 / (2 pi)": 0.5 / math.pi, "pi / 180": math.pi / 180}
 """Factors of positions that are tried, by their words."""
+WHOLE = 1e-6
 SMALL = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 

@@ -11,6 +11,7 @@ import torch
 from jaxformer.parity.diagnose.computes import behind
 from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Edit
+from jaxformer.parity.diagnose.operators.rotary_rates import NEAR, plain_rates
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
 from jaxformer.parity.trace.call_records import arrays_in, replaced
@@ -21,7 +22,6 @@ Tables = tuple[torch.Tensor, torch.Tensor]
 Arrays = dict[int, torch.Tensor]
 """Replacements of some of several arrays, by index."""
 LAYOUTS = ("halves", "neighbours")
-NEAR = 1e-5
 MOST = 60
 """Largest number of arrays of one shape among which the tables are looked for: the last ones."""
 
@@ -81,44 +81,6 @@ class Rotary:
         """Tables of other positions or rates, of another size or layout."""
         at = self.positions if positions is None else positions
         return self.with_angles(at[..., None] * (self.rates if rates is None else rates), **how)
-
-
-def plain_rates(width: int, base: float) -> torch.Tensor:
-    """Compute base^(-2i / width)."""
-    return base ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
-
-
-def smoothings(rates: torch.Tensor, width: int) -> Iterator[tuple[str, dict[str, float], torch.Tensor]]:
-    """Other rates, with names and arguments, where slow rates are divided by a factor and those between by parts of it."""
-    ends = {float(f"{float(rates[i] / rates[i + 1]) ** len(rates):.6g}") for i in (0, len(rates) - 2) if len(rates) > 1}
-    for base in sorted(ends):
-        plain = plain_rates(width, base)
-        parts = (rates / plain).clamp(max=1.0)
-        low = parts.min()
-        between = (parts > low * (1 + NEAR)) & (parts < 1 - NEAR)
-        if (rates > plain * (1 + NEAR)).any() or not 0 < low < 1 - NEAR:
-            continue
-        args = {"base": base, "factor": float(1 / low)}
-        yield "unscaled", args, plain
-        if between.any():
-            yield "between_divided", args, torch.where(between, plain * low, rates)
-            yield "between_undivided", args, torch.where(between, plain, rates)
-            yield "smoothed_inversely", args, torch.where(between, plain * (1 + low - parts), rates)
-        yield "all_divided", args, plain * low
-
-
-def scaling_of(rates: torch.Tensor, width: int) -> str:
-    """Name the rule, 'llama3' or 'yarn', by the frequencies between those that are kept and those that are divided: Llama 3's
-    are scaled by their number of turns, YaRN's by their index. '' for others, or where there are too few to tell."""
-    for plain in (plain for which, _, plain in smoothings(rates, width) if which == "unscaled"):
-        parts = rates / plain
-        some = ((parts > parts.min() * (1 + NEAR)) & (parts < 1 - NEAR)).nonzero().flatten()
-        for name, by in (("llama3", plain), ("yarn", torch.arange(len(rates), dtype=rates.dtype))):
-            if len(some) > 2:
-                slopes = parts[some].diff() / by[some].diff()
-                if torch.allclose(slopes, slopes[:1].expand_as(slopes), rtol=1e-3):
-                    return name
-    return ""
 
 
 def rotary_of(replay: Replay) -> Rotary | None:
