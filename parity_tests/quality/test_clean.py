@@ -5,6 +5,7 @@ from dataclasses import fields
 import pytest
 
 from benchmarks import clean
+from jaxformer.config.latent import LatentConfig
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import ParityError
 from jaxformer.nn.norms import ScaledNorm
@@ -32,15 +33,24 @@ def test_the_handful_is_of_every_kind_and_small():
     assert {(config.n_layers, config.norm) for config in drawn} == {(1, "layer")}
 
 
+FIXED = {*clean.SIZES, "init", "embedding_std", "balance_loss", "router_z_loss", "source_features"}
+LATENT = {field.name for field in fields(LatentConfig)}
+ALONE = {
+    GPTConfig: set(),
+    EncoderConfig: {"layer_embedding"},
+    EncoderDecoderConfig: {"layer_embedding", "parallel_residual", "shared_norm", "rotary_short_factors", "rotary_long_factors"}
+    | LATENT,
+}
+"""Options that a kind of model has in name alone."""
+
+
 def test_every_option_is_drawn():
-    drawn = [clean.drawn(number) for number in range(200)]
-    assert {type(config) for config in drawn} == {GPTConfig, EncoderConfig, EncoderDecoderConfig}
-    fixed = {*clean.SIZES, "init", "embedding_std"}
-    for kind in (GPTConfig, EncoderConfig, EncoderDecoderConfig):
+    drawn = [clean.drawn(number) for number in range(250)]
+    assert {type(config) for config in drawn} == {*ALONE}
+    for kind, alone in ALONE.items():
         for field in fields(kind):
             values = {getattr(config, field.name) for config in drawn if isinstance(config, kind)}
-            never = field.name in fixed or field.name.endswith("dropout")
-            never = never or (field.name == "parallel_residual" and kind is EncoderDecoderConfig)
+            never = field.name in FIXED | alone or field.name.endswith("dropout")
             assert (len(values) > 1) != never, field.name
 
 
