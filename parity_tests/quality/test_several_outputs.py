@@ -300,3 +300,56 @@ def test_side_by_side_and_apart(shapes):
     joined = side_by_side(outputs)
     assert joined.ndim == (2 if shapes[1] == (2, 5, 4) else 1)
     assert all(map(np.array_equal, apart(joined, outputs), outputs))
+
+
+class TorchApart(torch.nn.Module):
+    """Two modules that give their input as it is: one array, twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Identity(), torch.nn.Identity()
+
+    def forward(self, x):
+        return self.a(x), self.b(x)
+
+
+class TorchReads(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.apart, self.inner = TorchApart(), torch.nn.Linear(D, H)
+
+    def forward(self, x):
+        a, b = self.apart(torch.sin(x))
+        return self.inner(a) * b.sum(-1, keepdim=True)
+
+
+class Same(nnx.Module):
+    def __call__(self, x):
+        return x
+
+
+class Apart(nnx.Module):
+    def __init__(self):
+        self.a, self.b = Same(), Same()
+
+    def __call__(self, x):
+        return self.a(x), self.b(x)
+
+
+class Reads(nnx.Module):
+    def __init__(self):
+        self.apart, self.inner = Apart(), nnx.Linear(D, H, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        a, b = self.apart(jnp.sin(x))
+        return self.inner(a) * b.sum(-1, keepdims=True)
+
+
+def test_one_array_given_twice():
+    torch.manual_seed(0)
+    theirs = TorchReads().eval()
+    ours = Reads()
+    ours.inner.kernel[...] = theirs.inner.weight.detach().numpy().T
+    ours.inner.bias[...] = theirs.inner.bias.detach().numpy()
+    report = compare(theirs, ours, (X,), tier="A")
+    assert report.status == "equal", str(report)

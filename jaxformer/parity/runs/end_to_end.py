@@ -62,7 +62,7 @@ def _weighted(name: str, output: Any, cotangent: np.ndarray | None, call: Callab
 
 def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangents: Mapping[str, Any] | None) -> NormalRun:
     """Run call(model, *inputs), and differentiate the sum of output * cotangent if `cotangents` are given, by output name."""
-    given = {i: array for i, array in enumerate(inputs) if jnp.issubdtype(array.dtype, jnp.floating)}
+    given = {i: array for i, array in enumerate(inputs) if is_floating(array)}
     weights, rest = parted(model)
     order: list[Site] = []
     taps: list[Site] = []
@@ -148,11 +148,17 @@ class _Probing:
         arrays = arrays_in(output)
         if not arrays:
             return output
-        probes = self.probes.get(site, [None] * len(arrays))
+        # without probes too, a module that gives its input as it is gives another array, so that both runs have as many
+        probes = self.probes.get(site) or [0 if is_floating(array) else None for array in arrays]
         self.found[site] = [array if probe is None else array + probe for array, probe in zip(arrays, probes, strict=True)]
         return replaced(output, arrays, self.found[site])
 
 
 def zeros(leaf: Any) -> Any:
     """Zeros like an array of floats; None for other arrays, which have no gradient."""
-    return jax.device_put(np.zeros(leaf.shape, leaf.dtype)) if jnp.issubdtype(leaf.dtype, jnp.floating) else None
+    return jax.device_put(np.zeros(leaf.shape, leaf.dtype)) if is_floating(leaf) else None
+
+
+def is_floating(array: Any) -> bool:
+    """True for an array of floats."""
+    return jnp.issubdtype(array.dtype, jnp.floating)

@@ -19,7 +19,7 @@ SMOOTHINGS = {
     "between_divided": "does not smooth between: those are divided by {factor:.6g}",
     "between_undivided": "does not smooth between: those are not divided",
     "smoothed_inversely": "smooths them the other way round (the factor for 1 less the factor)",
-    "inverted": "divides the fast ones by {factor:.6g}, not the slow ones (its bounds, or its factor and 1 less that, exchanged)",
+    "inverted": "divides the fast ones by {factor:.6g}, not the slow ones (bounds, or the factor and 1 less that, exchanged)",
     "unbounded_above": "does not clip the smoothing factor at 1",
     "unbounded_below": "does not clip the smoothing factor at 0",
     "unbounded": "does not clip the smoothing factor",
