@@ -25,4 +25,5 @@ def cause_between(theirs, port, x, path=""):
     port.get_submodule(path).register_forward_hook(lambda module, arguments, output: given.append(output.numpy()))
     with torch.no_grad(), Budget(Session(seconds=600.0)) as budget:
         port(torch.from_numpy(x).double())
+        replay.compared = {replay.place: given[0]}
         return str(Search(replay, replay.wanted, given[0], budget).diagnosis())

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from jaxformer.parity.diagnose.calls import of_reals
-from jaxformer.parity.diagnose.computes import with_argument
+from jaxformer.parity.diagnose.computes import operand, with_argument
 from jaxformer.parity.diagnose.functions import NORMALIZED, Norm
 from jaxformer.parity.diagnose.modules import name_of
 from jaxformer.parity.diagnose.mutation import Change, Proposal, Target, words_of
@@ -24,6 +24,7 @@ MOST_AXES, MOST_ROWS = 4, 4096
 Axes = tuple[int, ...]
 
 OVER = Change("axes.reduced", "reduces over {axes:axes}, not over {was:axes}")
+UNREDUCED = Change("axes.unreduced", "does not reduce: it takes each entry by itself")
 MEAN_THEN_LARGEST = Change("axes.mean_then_largest", "takes the mean over axis {first} and the maximum over axis {second}")
 ROLLED = Change(
     "axes.rolled",
@@ -40,7 +41,7 @@ NORMED = Change("axes.normed", "normalises over {axes:axes}")
 
 
 def reductions(op: Op) -> Iterator[Proposal]:
-    """Mutations of reduction axes: other ones; or the mean over one of two axes and the maximum over the other."""
+    """Mutations of reduction axes: other ones, or none; or the mean over one of two axes and the maximum over the other."""
     axes = axes_of(op)
     x = op.args[0] if axes else None
     if not isinstance(x, torch.Tensor) or not 1 < x.ndim <= MOST_AXES:
@@ -49,6 +50,8 @@ def reductions(op: Op) -> Iterator[Proposal]:
         for other in itertools.combinations(range(x.ndim), many):
             if other != axes and any(x.shape[axis] > 1 for axis in set(other) ^ set(axes)):
                 yield op.instead(OVER, partial(over, other), axes=other, was=axes)
+    if isinstance(op.output, torch.Tensor) and op.output.ndim == x.ndim:
+        yield op.instead(UNREDUCED, operand(0))
     for first, second in itertools.permutations(axes) if op.name in ("mean", "amax") and len(axes) == 2 else ():
         yield op.instead(MEAN_THEN_LARGEST, partial(mean_then_largest, (first, second)), first=first, second=second)
 

@@ -1,5 +1,5 @@
 """Mutations of arrays whose entries are solved for: small tables that torch holds or makes of constants, as slopes and window
-functions."""
+functions; and rows that are added at each position."""
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from jaxformer.parity.diagnose.computes import gives
-from jaxformer.parity.diagnose.modules import held
+from jaxformer.parity.diagnose.computes import behind, gives
+from jaxformer.parity.diagnose.functions import is_real
+from jaxformer.parity.diagnose.modules import given_by, held, name_of
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import gauss_newton, off
@@ -18,6 +19,9 @@ from jaxformer.parity.numerics.metrics import EXPLAINED
 
 HELD = Change("tables.held", "has {numbers}", "has {own} in {0}")
 MADE = Change("tables.made", "has {numbers} there")
+ROWS = Change(
+    "tables.rows", "has others, which differ by {by:.2g} of their size", "has the rows of {0} at the positions of a text"
+)
 WINDOWS = {
     f"a {name} window, {'periodic' if periodic else 'symmetric'}": partial(make, periodic=periodic)
     for name, make in (("Hann", torch.hann_window), ("Hamming", torch.hamming_window), ("Blackman", torch.blackman_window))
@@ -80,6 +84,32 @@ def tables(replay: Replay) -> Iterator[Table]:
             constants.append(op.output)
             if is_vector(op.output):
                 yield Table(MADE, op.target, op.output, lambda numbers, op=op: op.rewrite(gives(numbers)))
+
+
+def rows_of_positions(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of rows `T D`, the same in all the batch, that a child gives or an operation makes: others, by as much as jax's
+    array differs.
+
+    That jax's array differs by the same in every row of the batch is what makes it a cause.
+    """
+    jax, wanted = replay.compared.get(replay.place), replay.wanted
+    if jax is None or jax.shape != wanted.shape or jax.ndim < 3 or len(jax) < 2 or not np.isfinite(jax).all():
+        return
+    more = torch.from_numpy(np.asarray(jax - wanted, np.float64))[0]
+
+    def is_rows(x: torch.Tensor) -> bool:
+        return x.shape[-2:] == more.shape and (x.ndim == 2 or same(x, x[:1].expand_as(x)))
+
+    def size(rows: torch.Tensor) -> float:
+        return float(f"{more.norm() / rows.reshape(-1, *more.shape)[0].norm():.2g}")
+
+    for site, rows in given_by(replay).items():
+        if is_rows(rows):
+            edit = partial(replay.given_outputs, {site: rows + more})
+            yield propose(ROWS, name_of(replay, site), edit, by=size(rows))
+    for op in filter(is_real, replay.operations):
+        if is_rows(op.output):
+            yield op.instead(ROWS, behind(more.add), by=size(op.output))
 
 
 def is_vector(x: torch.Tensor) -> bool:
