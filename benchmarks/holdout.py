@@ -81,7 +81,8 @@ class Outcome:
     passed: bool = False
     """True if the comparison says equal; one that is not noticed else could not be made, and says why."""
     drawn: bool = False
-    """True if the change names layers in another way, so that the port draws new weights for them, and these alone differ."""
+    """True if the change names layers in another way, so that the port draws new weights for them: these alone differ, or have
+    no place in torch's model."""
     module: bool = False
     innocent: bool = False
     cause: str = ""
@@ -204,7 +205,9 @@ def judged(kind: Kind, change: Change) -> Outcome:
         first, _ = compared(kind, Field())
         outcome.seconds = time.perf_counter() - start
         second, _ = compared(kind, Field(), seed=1)
-    outcome.noticed, outcome.passed, outcome.says = first.status == "different", first.status == "equal", first.verdict
+    wrong = {stage.name for stage in first.stages if stage.status in ("different", "failed")}
+    outcome.noticed, outcome.passed = first.status == "different" or wrong == {"weights"}, first.status == "equal"
+    outcome.says = first.verdict
     owners = owners_of(change)
     compared_alone = {module.jax for module in first.modules}
     guilty = [
@@ -212,7 +215,7 @@ def judged(kind: Kind, change: Change) -> Outcome:
         for module in first.diverging
     ]
     outcome.module, outcome.innocent = any(guilty), not all(guilty)
-    outcome.drawn = not guilty and {stage.name for stage in first.stages if stage.status == "different"} == {"weights"}
+    outcome.drawn = not guilty and wrong == {"weights"}
     outcome.cause = cause_of(first, second)
     return outcome
 
