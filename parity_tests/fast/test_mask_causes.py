@@ -1,5 +1,6 @@
 """Causes of masks, in words: torch's code that masks otherwise is its own port, in every way of writing a mask."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -107,3 +108,24 @@ def test_a_mask_that_a_module_is_given():
     words = "jax has |i - j| <= 2 for 3: keys so near are seen, behind and ahead"
     inner = cause_between(Handed(3), Handed(2), X, "attention")
     assert f"{words} (or is given such a mask: masks of booleans are not compared) (residual" in inner
+
+
+class Padded(torch.nn.Module):
+    """Attention to the tokens that are not padding."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.embed, self.attention, self.hidden = torch.nn.Embedding(9, WIDTH), Masked(), lambda: hidden
+
+    def forward(self, ids):
+        seen = (ids != self.hidden()) if isinstance(self.hidden(), int) else torch.arange(LENGTH).expand_as(ids) != 0
+        return self.attention(self.embed(ids), seen[:, None] & (APART >= -1))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "cause"),
+    [(0, "jax hides the keys whose id is 0, in input 0 of the call"), ("first", "jax hides the first key")],
+)
+def test_padding_by_another_id(hidden, cause):
+    ids = np.array([[3, 0, 5, 2, 2, 2, 2], [1, 7, 0, 8, 4, 2, 2], [5, 6, 7, 8, 0, 3, 1]])
+    assert cause in cause_between(Padded(2), Padded(hidden), ids, "attention")

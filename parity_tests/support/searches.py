@@ -24,6 +24,7 @@ def cause_between(theirs, port, x, path=""):
     assert replay.begins
     port.get_submodule(path).register_forward_hook(lambda module, arguments, output: given.append(output.numpy()))
     with torch.no_grad(), Budget(Session(seconds=600.0)) as budget:
-        port(torch.from_numpy(x).double())
+        given_x = torch.from_numpy(x)
+        port(given_x.double() if given_x.is_floating_point() else given_x)
         replay.compared = {replay.place: given[0]}
         return str(Search(replay, replay.wanted, given[0], budget).diagnosis())

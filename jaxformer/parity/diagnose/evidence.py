@@ -290,6 +290,7 @@ def replay_of(
         wanted,
         inside=source.inside,
         cotangent=reference.cotangent,
+        call_inputs=tensors,
         originals=[*zip(tensors_in(model), tensors_in(source.module), strict=True)],
     )
 

@@ -1,14 +1,15 @@
 """Masks that jax's code may have in place of torch's, by the keys that they show: other windows, rows and padding."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
-MOST_KEYS, MOST_MORE, FEWEST, MOST_SINKS = 33, 13, 5, 4
+MOST_KEYS, MOST_MORE, FEWEST, MOST_SINKS, MOST_IDS = 33, 13, 5, 4, 8
 """Bounds, in keys, of sliding windows that are tried where torch has none and of moves of their edges, and of what rows of a
-padding mask are longer or shorter; the least number of keys of such rows: of fewer, any booleans look like them; and the most
-keys at the beginning that windows may show beside their own."""
+padding mask are longer or shorter; the least number of keys of such rows: of fewer, any booleans look like them; the most
+keys at the beginning that windows may show beside their own, and ids that may stand for padding."""
 Others = Iterable[tuple[str, Mapping[str, int | str], torch.Tensor]]
 """Key of `OTHERS`, arguments of its words, and the mask: True where a key is seen."""
 OTHERS = {
@@ -22,6 +23,8 @@ OTHERS = {
     "first_row": "applies that of the first row to all rows",
     "any_row": "applies one for all rows: a key is seen where any row has it",
     "every_row": "applies one for all rows: a key is seen where every row has it",
+    "ids": "hides the keys whose id is {id}, in input {input} of the call",
+    "first_key": "hides the first key",
     "length": "has its mask true at {number} {by} in each row",
     "window": "has a window of {keys} keys for {was}",
     "moved": "has the window one key further {by}",
@@ -62,8 +65,9 @@ def said(args: dict[str, Any]) -> str:
     return words + EMPTY[args["empty"]] + UNSEEN * args.get("unseen", False)
 
 
-def masks_instead(keep: torch.Tensor) -> Others:
-    """Masks to try in place of one, True where a key is seen."""
+def masks_instead(keep: torch.Tensor, tokens: Mapping[int, torch.Tensor] = MappingProxyType({})) -> Others:
+    """Masks to try in place of one, True where a key is seen. `tokens`: ids `B S` among the inputs of the call, by their
+    numbers."""
     yield "left_out", {}, torch.ones_like(keep)
     yield "inverted", {}, ~keep
     if keep.shape[-2] in (1, keep.shape[-1]):
@@ -77,6 +81,19 @@ def masks_instead(keep: torch.Tensor) -> Others:
         yield "any_row", {}, keep.any(0, keepdim=True).expand_as(keep)
         yield "every_row", {}, keep.all(0, keepdim=True).expand_as(keep)
     yield from other_lengths(keep)
+    yield from by_ids(keep, tokens)
+
+
+def by_ids(keep: torch.Tensor, tokens: Mapping[int, torch.Tensor]) -> Others:
+    """Masks that hide the keys of one id, or the first key, in place of those that torch's hides for all queries."""
+    (rows, length), first = keep.shape[-2:], torch.arange(keep.shape[-1]) == 0
+    shown = keep.reshape(-1, rows, length).any(0)
+    yield "first_key", {}, (shown & ~first).expand_as(keep)
+    for number, ids in tokens.items():
+        if keep.ndim > 2 and ids.shape == (len(keep), length):
+            for id_ in ids.unique()[:MOST_IDS].tolist():
+                seen = (ids != id_).reshape(len(keep), *[1] * (keep.ndim - 2), length)
+                yield "ids", {"id": id_, "input": number}, shown & seen
 
 
 def exchanged(mask: torch.Tensor) -> Others:

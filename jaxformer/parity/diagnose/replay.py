@@ -5,7 +5,7 @@ import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
@@ -68,6 +68,8 @@ class Replay:
     """Cotangent of the user's call."""
     jax_gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
     """jax's gradients of torch's parameters by name, if the array is the output of the user's call."""
+    call_inputs: Sequence[Any] = ()
+    """Input tensors of the user's call."""
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     """jax's own arrays that are no weights, by name."""
     compared: Mapping[ArrayKey, np.ndarray] = field(default_factory=dict)
@@ -211,13 +213,10 @@ class Replay:
             self.given = before
 
     def _restore(self) -> None:
-        """Restore tensors that a run changed in place, as an embedding with `max_norm` does, and settings.
-
-        Vectors are always restored: a batch norm writes its statistics without counting a version.
-        """
+        """Restore tensors that a run changed in place, as an embedding with `max_norm` does, and settings."""
         for held, settings in self.settings:
             held.update(settings)
-        for tensor, original in self.originals:
+        for tensor, original in self.originals:  # vectors always: a batch norm's writes do not count as versions
             if tensor.ndim == 1 or tensor._version != self.versions.get(id(tensor), tensor._version):
                 tensor.copy_(original)
             self.versions[id(tensor)] = tensor._version

@@ -118,17 +118,19 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     without a mask or with its kernel's."""
     given: list[torch.Tensor] = []
     inputs = [(i, array) for i, array in enumerate(arrays_in(replay.arguments)) if is_new_mask(array, given)]
+    tokens = {i: x for i, x in enumerate(replay.call_inputs) if x.ndim == 2 and x.dtype in (torch.int32, torch.int64)}
+    others = partial(masks_instead, tokens=tokens)
     made: list[torch.Tensor] = []
     for op in replay.operations:
         is_new = is_new_mask(op.output, made) and not passes_on(op, given)
         if is_new or is_of_keys(op.output):
             made_mask = mask_of(op.output, replay.operations)
-            for change, args, mask in otherwise(made_mask, masks_instead if is_new else exchanged, MADE):
+            for change, args, mask in otherwise(made_mask, others if is_new else exchanged, MADE):
                 yield op.instead(change, gives(mask), **args)
     is_inner = replay.owner not in (CALL, Site("", 0))
     for i, array in inputs:  # booleans that one module hands another are not compared
         own: dict[str, Any] = {"unseen": True} if array.dtype == torch.bool and is_inner else {}
-        for change, args, mask in otherwise(mask_of(array, replay.operations), masks_instead, GIVEN):
+        for change, args, mask in otherwise(mask_of(array, replay.operations), others, GIVEN):
             yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, **own)
     yield from (op.instead(ALONE, behind(mask_alone)) for op in replay.operations if adds_more(op.output))
     for op in replay.operations:

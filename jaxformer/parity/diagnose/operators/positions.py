@@ -43,6 +43,7 @@ WORDS = {
     "later": "one later, {number} at the beginning",
     "token": "{number} for {token}",
     "seen": SEEN,
+    "seen_itself": "that are the mask itself, 0 and 1",
     "seen_after_minus_1": f"{SEEN}, -1 before them",
     "seen_filled": f"{SEEN}, {{number}} at the others",
     "seen_masked": f"{SEEN}, times the mask and 1 more",
@@ -194,6 +195,7 @@ def by_masks(replay: Replay, length: int) -> Others:
     for valid in valid_tokens(replay, length):
         counted = valid.long().cumsum(-1) - 1
         yield told("seen", counted.clamp(min=0))
+        yield told("seen_itself", valid.long())
         yield told("seen_after_minus_1", counted)
         for number in (0, 1):
             yield told("seen_filled", counted.masked_fill(~valid, number), number=number)
