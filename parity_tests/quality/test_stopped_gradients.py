@@ -82,7 +82,7 @@ def detach_first(x: Any) -> Any:
 
 STOPPED = {
     "torch": "torch stops the {} (detach); jax does not: `stop_gradient` is missing",
-    "jax": "torch lets the {} through; jax stops it (`stop_gradient`)",
+    "jax": "torch lets the {} through; jax gives none (`stop_gradient`, or it does not read that)",
 }
 PLACES = {"stem": "gradient it sends to a", "branch": "gradient it sends to b", "scale": "gradient of scale"}
 LOST = {"stem": "3 tensors in {}, and it does in {}: input 0, a.weight, a.bias", "branch": "2 tensors", "scale": "1 tensor"}

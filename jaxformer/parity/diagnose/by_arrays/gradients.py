@@ -20,7 +20,11 @@ STOPS_IN_TORCH = Change(
     "torch stops the {what} (detach); jax does not: `stop_gradient` is missing",
     torch="",
 )
-STOPS_IN_JAX = Change("gradient.stops_in_jax", "torch lets the {what} through; jax stops it (`stop_gradient`)", torch="")
+STOPS_IN_JAX = Change(
+    "gradient.stops_in_jax",
+    "torch lets the {what} through; jax gives none (`stop_gradient`, or it does not read that)",
+    torch="",
+)
 TIMES = Change("gradient.factor", "jax multiplies torch's {what} by {by:.9g}", torch="")
 ONE_ROW = Change(
     "gradient.one_row",
