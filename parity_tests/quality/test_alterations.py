@@ -53,11 +53,14 @@ class Size(nnx.Module):
         return x / size * (1 + self.s[...])
 
 
-def rotated(x, *, base=1e4, first=0, sense=1, neighbours=False, mixed=False, around=False, part=1, slower=1.0, by=jnp):
+def rotated(
+    x, *, base=1e4, first=0, sense=1, neighbours=False, mixed=False, around=False, part=1, slower=1.0, by=jnp, exchanged=False
+):
     """`B T N H`. Tables by numpy are rounded to float32; `mixed` ones are of halves, where neighbours are turned."""
     n = x.shape[-1] // part
     angles = (by.arange(x.shape[1]) + first)[:, None] / slower * base ** (-by.arange(0, n, 2) / n)
     cos, sin = by.cos(angles)[:, None], sense * by.sin(angles)[:, None]
+    cos, sin = (sin, cos) if exchanged else (cos, sin)
     if by is np:
         cos, sin = np.float32(cos), np.float32(sin)
     if around:
@@ -182,6 +185,7 @@ BUGS = {
         "jax has them interleaved in `rotate_half`, but half and half in cos and sin",
     ),
     "keys around": ({"keys": {"around": True}}, "heads", "jax rotates these by positions - 1, rolled around"),
+    "keys by sines": ({"keys": {"exchanged": True}}, "heads", "jax exchanges cosines and sines for these"),
     "keys not rotated": ({"keys": {"slower": 1e30}}, "heads", "torch rotates k_proj; jax does not"),
     "values too": ({"values": True}, "heads", "torch does not rotate v_proj, whose heads are values; jax rotates it"),
     "one tiled": (

@@ -58,6 +58,7 @@ USE = Change(
     {
         "none": "does not rotate these",
         "backwards": "rotates these backwards: the sine has the other sign",
+        "exchanged": "exchanges cosines and sines for these",
         "later": "rotates these by positions + 1",
         "later_rolled": "rotates these by positions + 1, rolled around",
         "earlier": "rotates these by positions - 1",
@@ -250,7 +251,7 @@ def other_angles(pair: Pair) -> dict[str, Tables]:
         return {}
     angles, size = torch.atan2(sin, cos), (cos.square() + sin.square()).sqrt()
     step = angles.narrow(axis, 1, 1) - angles.narrow(axis, 0, 1)
-    found = {"none": (torch.ones_like(cos), torch.zeros_like(sin)), "backwards": (cos, -sin)}
+    found = {"none": (torch.ones_like(cos), torch.zeros_like(sin)), "backwards": (cos, -sin), "exchanged": (sin, cos)}
     for how, n in {"later": 1, "earlier": -1}.items():
         moved = angles + n * step
         found[how] = moved.cos() * size, moved.sin() * size
