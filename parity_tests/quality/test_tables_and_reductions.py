@@ -1,5 +1,6 @@
 """Rows that are added at the positions of a text, and reductions that are left out: torch's code, changed, is its own port."""
 
+import numpy as np
 import torch
 
 from parity_tests.support.helpers import noise
@@ -44,6 +45,11 @@ def test_a_difference_that_is_not_the_same_in_all_the_batch_is_of_no_rows():
             return super().forward(x) * (1 + 0.1 * x.cos().sin().cos())
 
     assert "jax has others" not in cause_between(Rows(50.0), Product(50.0), X)
+
+
+def test_a_batch_of_one_text_proves_nothing():
+    same = np.broadcast_to(X[:1], X.shape).copy()
+    assert "jax has others" not in cause_between(Rows(50.0), Rows(7.0), same)
 
 
 def test_a_reduction_left_out():

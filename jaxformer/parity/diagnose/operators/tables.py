@@ -34,6 +34,8 @@ MOST_OPERATIONS = 15_000
 """Budget of one search, in replayed operations."""
 FEWEST_EACH = 4
 """Fewest entries of the array for each number of a table; with fewer, a fit proves nothing."""
+MOST_ALIKE = 0.5
+"""Largest part of the positions, of those that differ, at which torch's array is the same in all the batch."""
 STEPS = 5
 """Largest number of Gauss-Newton steps."""
 SHOWN = 3
@@ -90,12 +92,17 @@ def rows_of_positions(replay: Replay) -> Iterator[Proposal]:
     """Mutations of rows `T D`, the same in all the batch, that a child gives or an operation makes: others, by as much as jax's
     array differs.
 
-    That jax's array differs by the same in every row of the batch is what makes it a cause.
+    That jax's array differs by the same in every row of the batch is what makes it a cause; it proves nothing where torch's
+    array is the same in all rows too.
     """
     jax, wanted = replay.compared.get(replay.place), replay.wanted
-    if jax is None or jax.shape != wanted.shape or jax.ndim < 3 or len(jax) < 2 or not np.isfinite(jax).all():
+    if jax is None or jax.shape != wanted.shape or jax.ndim < 3 or jax.dtype.kind != "f" or not np.isfinite(jax).all():
         return
-    more = torch.from_numpy(np.asarray(jax - wanted, np.float64))[0]
+    apart = np.asarray(jax - wanted, np.float64)[0]
+    alike = (wanted == wanted[:1]).all((0, -1))[apart.any(-1)]
+    if not alike.size or alike.mean() > MOST_ALIKE:
+        return
+    more = torch.from_numpy(apart)
 
     def is_rows(x: torch.Tensor) -> bool:
         return x.shape[-2:] == more.shape and (x.ndim == 2 or same(x, x[:1].expand_as(x)))
