@@ -67,6 +67,25 @@ def test_a_window_with_other_edges(written, edges, cause):
     assert cause in cause_between(torchs, jaxs, X)
 
 
+class Twice(Attention):
+    """A mask of the module's own, and one more behind it: both hide what comes later."""
+
+    def forward(self, x):
+        with torch._C.DisableTorchFunction():
+            shown = self.shown().bool()
+            more = torch.zeros_like(APART, dtype=x.dtype).masked_fill(~shown & (APART < 0), -1e30)
+        q, k, v = (each(x).unflatten(-1, (2, -1)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        scores = torch.where(shown, q @ k.mT, -1e30)
+        return ((scores + more).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def test_a_key_that_two_masks_hide():
+    torchs, jaxs = Twice("seen", 2, 0), Twice("seen", 2, 1)
+    says = cause_between(torchs, jaxs, X)
+    assert says.startswith("torch applies the masks of `torch.where(shown, q @ k.mT, -1e30)`")
+    assert "one after another; jax lets every query see one key more ahead (" in says
+
+
 KEY = torch.arange(LENGTH)
 BLOCKS = (KEY // 3)[:, None] - KEY // 3
 NOT_SLIDING = {

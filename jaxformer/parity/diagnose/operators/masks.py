@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from jaxformer.parity.diagnose import mutation
-from jaxformer.parity.diagnose.attention_cores import FUSED
+from jaxformer.parity.diagnose.attention_cores import FUSED, Core, cores
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.computes import behind, gives, with_named, with_operand
+from jaxformer.parity.diagnose.computes import behind, gives, operand, with_named, with_operand
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Proposal, propose
 from jaxformer.parity.diagnose.other_masks import Others, exchanged, masks_instead, said, windows
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.trace import Op, same
+from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.numerics.float_masks import MASKED, allowed, fillers, kind_of
 from jaxformer.parity.trace.call_records import arrays_in
 from jaxformer.parity.trace.call_sites import CALL, Site
@@ -30,6 +30,7 @@ def makes(args: dict[str, Any]) -> str:
 
 GIVEN = Change("masks.given", said, GIVES, cost=mutation.GIVEN), Change("masks.given_left_out", said, GIVES, cost=DELETES)
 MADE = Change("masks.made", said, makes), Change("masks.made_left_out", said, makes, cost=DELETES)
+TOGETHER = Change("masks.together", said, "applies the masks of {targets:and}, one after another")
 ALONE = Change("masks.alone", "has 0 and -inf there alone: the bias is left out", "adds a bias and a mask in {0}")
 SINK = Change("masks.sink", "leaves out the last column, the sink")
 
@@ -132,6 +133,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
         own: dict[str, Any] = {"unseen": True} if array.dtype == torch.bool and is_inner else {}
         for change, args, mask in otherwise(mask_of(array, replay.operations), others, GIVEN):
             yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, **own)
+    yield from together(replay, others)
     yield from (op.instead(ALONE, behind(mask_alone)) for op in replay.operations if adds_more(op.output))
     for op in replay.operations:
         yield from within(op)
@@ -157,6 +159,38 @@ def otherwise(
             nan = zeros.masked_fill(~seen, -torch.inf).masked_fill(empty, torch.nan)
             for which, other in (("alike", alike), ("nan", nan)):
                 yield changes[0], {"how": how, **args, "empty": which}, other
+
+
+def together(replay: Replay, others: Callable[[torch.Tensor], Others]) -> Iterator[Proposal]:
+    """Mutations of several masks that are applied to the same scores, as one: where each hides a key, to change one of them is
+    not enough."""
+    for core in cores(replay.listed):
+        applied = [] if core.is_fused else [*masking(core, replay.listed)]
+        if len(applied) < 2:
+            continue
+        as_given = {op.place: operand(i) for op, i in applied}
+        targets, seen = tuple(op.target for op, _ in applied), core.softmax.args[0] > MASKED
+        for how, args, other in others(seen):
+            softmax = {core.softmax.place: with_operand(0, without(~other, -torch.inf))}
+            yield propose(TOGETHER, targets, partial(Rewrite, as_given | softmax), how=how, **args, empty="")
+
+
+def masking(core: Core, operations: Sequence[Op]) -> Iterator[tuple[Op, int]]:
+    """Operations between the scores and the softmax that apply a mask, each with the index of its operand that is the
+    scores."""
+    scores = core.products[0].op.output
+    for op in operations[operations.index(core.products[0].op) + 1 : operations.index(core.softmax)]:
+        read = [i for i, x in enumerate(op.args) if same(x, scores)]
+        if read and isinstance(op.output, torch.Tensor) and op.output.numel() == scores.numel():
+            if op.output.shape == scores.shape and any(hides(x) for i, x in enumerate(op.args) if i != read[0]):
+                yield op, read[0]
+            scores = op.output
+
+
+def hides(operand: Any) -> bool:
+    """True for booleans, and for numbers that hide keys."""
+    is_array = isinstance(operand, torch.Tensor) and operand.ndim > 1
+    return is_array and (operand.dtype == torch.bool or bool((operand <= MASKED).any()))
 
 
 def within(op: Op) -> Iterator[Proposal]:
