@@ -93,7 +93,7 @@ class Outcome:
 
     def __str__(self) -> str:
         module = "weights alone" if self.drawn else "module" if self.module else "MODULE"
-        marks = ["noticed" if self.noticed else "NOT NOTICED", module, f"cause {self.cause}"]
+        marks = ["noticed" if self.noticed else "NOT NOTICED", module, f"cause {self.cause}", *["INNOCENT"] * self.innocent]
         what = f"{self.kind.name} {self.change.where}:{self.change.line} {self.change.before!r} -> {self.change.after!r}"
         return f"{self.seconds:5.1f} s  {', '.join(marks):40} {what}\n{'':10}{self.says}"
 
