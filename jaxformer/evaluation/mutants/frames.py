@@ -38,8 +38,8 @@ MUTANTS = [
         "the stride in the stem's first convolution",
         patch(Convolution, __call__=strides_swapped),
         "frames",
-        r"stem\.conv2",
-        "convolutions.dilation dilation=2 at=conv1d",  # on every second frame, the second one would step over one
+        r"stem\.conv1",
+        "parameters.choice at=stride *",
     ),
     Mutant(
         "the stem's kernels turned around",
