@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
 import jaxformer.nn.attention as ours
 import torch_ref.nn.attention as theirs
@@ -150,6 +151,24 @@ def test_blocks_of_queries_are_attention(monkeypatch, mask, scoring, bias, at_on
     (gradients, found), (plain, wanted) = results(causal=True), results(causal=False)
     assert float(jnp.linalg.norm(found - wanted)) < 1e-15 * float(jnp.linalg.norm(wanted))
     for gradient, other in zip(gradients, plain, strict=True):
+        assert float(jnp.linalg.norm(gradient - other)) < 2e-15 * float(jnp.linalg.norm(other))
+
+
+@pytest.mark.usefixtures("blocks", "float64")
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_part_has_the_sinks_of_its_heads(monkeypatch, causal):
+    cotangent = noise(B, LENGTH, N, H, seed=9).astype(np.float64)
+
+    def total(logits, q, k, v):
+        sinks = ours.Sinks(N)
+        sinks.bias = nnx.Param(logits)
+        return (ours.attention(q, k, v, scoring=ours.Scoring(sinks=sinks), causal=causal) * cotangent).sum()
+
+    given = jnp.asarray(noise(N, seed=7).astype(np.float64)), *own_tokens()
+    at_once = jax.grad(total, (0, 1, 2, 3))(*given)
+    for limit in ("MOST_SCORES", "AT_ONCE"):
+        monkeypatch.setattr(chunked_attention, limit, 1)
+    for gradient, other in zip(jax.grad(total, (0, 1, 2, 3))(*given), at_once, strict=True):
         assert float(jnp.linalg.norm(gradient - other)) < 2e-15 * float(jnp.linalg.norm(other))
 
 
