@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from jaxformer.config.layer_kinds import Run, cached_numbers, runs_of
 from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
 from jaxformer.config.settings import BeamConfig
 from jaxformer.errors import InputError
+from jaxformer.runtime.environment import cores, processor
 
 
 class Sizes(NamedTuple):
@@ -122,25 +122,10 @@ def load() -> float | None:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
-def cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def described() -> dict[str, str | int]:
     """Return the processor, the number of cores, and the versions of the packages that are measured."""
     releases = {package: version(package) for package in PACKAGES if find_spec(package)}
     return {"processor": processor(), "cores": cores(), "python": platform.python_version(), **releases}
-
-
-def processor() -> str:
-    """Name of the processor."""
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 FLOAT = 4

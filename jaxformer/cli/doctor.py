@@ -13,7 +13,7 @@ import tyro
 from jaxformer.cli.flags import parse
 from jaxformer.errors import InputError
 from jaxformer.runtime.crashes import Outcome
-from jaxformer.runtime.environment import check_jax
+from jaxformer.runtime.environment import check_jax, cores
 from jaxformer.runtime.packages import releases
 from jaxformer.runtime.products import VARIABLE, Work, library, measure_again, measured, options
 from jaxformer.runtime.xla_options import IN_FLAGS, NEWEST_TRIED, Fault, cure, faults, jaxlib_release
@@ -101,9 +101,8 @@ def machine() -> Iterator[str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     yield " · ".join(f"{name} {version}" for name, version in found.items())
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     devices = jax.devices()
-    yield f"{len(devices)} {devices[0].platform} device{'s' * (len(devices) > 1)} ({devices[0].device_kind}), {threads} threads"
+    yield f"{len(devices)} {devices[0].platform} device{'s' * (len(devices) > 1)} ({devices[0].device_kind}), {cores()} threads"
     if flags := os.environ.get("XLA_FLAGS"):
         yield f"XLA_FLAGS={flags}"
     if (release := jaxlib_release()) > NEWEST_TRIED:
@@ -116,7 +115,8 @@ def libraries() -> Iterator[str]:
     for work, words in CLASSES.items():
         if name := library(work):
             times = ", ".join(f"{each} {1000 * seconds:.1f} ms" for each, seconds in measured(work).items())
-            yield f"matrix products, {words}: {name} (measured: {times}; {VARIABLE} or --products fixes one)"
+            why = f"{VARIABLE} fixes it" if os.environ.get(VARIABLE) else f"{VARIABLE} or --products fixes one"
+            yield f"matrix products, {words}: {name} (measured: {times}; {why})"
 
 
 def word(outcome: Outcome) -> str:

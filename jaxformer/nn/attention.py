@@ -1,7 +1,5 @@
 """Scaled dot-product attention (Vaswani et al. 2017, section 3.2)."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -24,7 +22,7 @@ from jaxformer.nn.norms import PlainNorm, ScaledNorm, head_norm
 from jaxformer.nn.place import IN_ORDER, Place, read_of
 from jaxformer.nn.precision import wide_dtype
 from jaxformer.nn.rotary import make_rotary, rotate
-from jaxformer.nn.softmax import Sinks, masked_softmax, softmax_beside
+from jaxformer.nn.softmax import Sinks, masked_softmax
 from jaxformer.validation.inputs import check_place, check_scored, check_sources, source_widths
 
 
@@ -35,8 +33,7 @@ class Scoring(NamedTuple):
     """Factor of the products of queries and keys; None: H^-0.5."""
     softcap: float | None = None
     """Soft cap: scores s become softcap * tanh(s / softcap), before bias and mask."""
-    sinks: Sinks | Callable[..., Array] | None = None
-    """Attention sinks, or a function of scores and mask in their place."""
+    sinks: Sinks | None = None
 
 
 USUAL_SCORING = Scoring()
@@ -105,13 +102,11 @@ def attention(
     rng = rng if dropout_rate else None
     plain = all(it is None for it in (mask, bias, rng, scoring.softcap, scoring.sinks))
 
-    def attend(q, k, v, mask, bias, rng, sinks=None):
-        own = scoring if sinks is None else scoring._replace(sinks=partial(softmax_beside, sinks))
-        return weighted_values(dropout(attention_weights(q, k, mask, bias, own, causal=causal), dropout_rate, rng), v)
+    def attend(q, k, v, mask, bias, rng):
+        return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring, causal=causal), dropout_rate, rng), v)
 
-    sinks = scoring.sinks.logits if isinstance(scoring.sinks, Sinks) else None
     ways = {
-        "cpu": chunked(attend, q, k, plain=plain, scale=scoring.scale, causal=causal, sinks=sinks),
+        "cpu": chunked(attend, q, k, plain=plain, scoring=scoring, causal=causal),
         "cuda": fused(q, k, v, scoring.scale, causal=causal) if plain else None,
     }
     ways = {platform: way for platform, way in ways.items() if way is not None}

@@ -7,8 +7,8 @@ torch's fused attention does all of this in one kernel.
 """
 
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,48 +37,41 @@ KEPT = jax.checkpoint_policies.save_from_both_policies(
 """Values of a block that are kept for its gradient: of queries, keys and values there would be a copy per block."""
 
 Attend = Callable[..., Float[Array, "B T N _"]]
-"""Function attend(q, k, v, mask, bias, rng, sinks)."""
-SEQUENCES = {"q": 0, "k": 0, "v": 0, "mask": 0, "bias": 0, "sinks": 0}
-HEADS = {"q": 2, "k": 2, "v": 2, "mask": 1, "bias": 1, "sinks": 1}
+"""Function attend(q, k, v, mask, bias, rng)."""
+SEQUENCES = {"q": 0, "k": 0, "v": 0, "mask": 0, "bias": 0}
+HEADS = {"q": 2, "k": 2, "v": 2, "mask": 1, "bias": 1}
 """Axis of the sequences (SEQUENCES) and of the heads (HEADS) in each argument of Attend."""
 
 
 def chunked(
-    attend: Attend,
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
-    *,
-    plain: bool,
-    scale: float | None,
-    causal: bool,
-    sinks: Float[Array, "1 N 1 1"] | None,
+    attend: Attend, q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], *, plain: bool, scoring: Any, causal: bool
 ) -> Attend | None:
-    """Return an `attend` that works chunk by chunk, with a PRNG key per chunk and its heads' sinks; None where there are few
-    scores.
+    """Return an `attend` that works chunk by chunk, with a PRNG key per chunk; None where there are few scores.
 
     If `plain`, softmax(scale q k^T) is all that `attend` computes, without a mask but a `causal` one: without that, chunks are
-    attended to by keys. A program that is exported for symbolic sizes attends at once.
+    attended to by keys. Heads with sinks stay together, as `attend` has the sinks of all. A program that is exported for
+    symbolic sizes attends at once.
     """
     (batch, queries, heads, _), (_, keys, kv_heads, _) = q.shape, k.shape
     if not all(isinstance(size, int) for size in (batch, queries, keys)):
         return None
     scores = batch * heads * queries * keys
     sequences = fewest_parts(batch, scores)
-    together = fewest_parts(kv_heads, scores // sequences)
+    together = 1 if scoring.sinks is not None else fewest_parts(kv_heads, scores // sequences)
 
-    in_chunks, part = None, by_keys(attend, scale) if plain and not causal else attend
+    in_chunks, part = None, by_keys(attend, scoring.scale) if plain and not causal else attend
     if causal and BLOCKS <= queries == keys and scores >= LEAST_SCORES and traced_for() is None:
         in_chunks = part = in_blocks(attend, queries)
     if scores > MOST_SCORES and sequences * together > 1:
         in_chunks = along(SEQUENCES, sequences, along(HEADS, together, jax.checkpoint(part, prevent_cse=False)))
-    return in_chunks and partial(in_chunks, sinks=sinks)
+    return in_chunks
 
 
 def by_keys(attend: Attend, scale: float | None) -> Attend:
     """Return `attend_by_keys` with the gradient of `attend`, whose softmax keeps the digits of rows that see one key alone."""
 
     @jax.custom_jvp
-    def attended(q, k, v, mask, bias, rng, sinks):
+    def attended(q, k, v, mask, bias, rng):
         return attend_by_keys(q, k, v, scale)
 
     @attended.defjvp
@@ -111,15 +104,15 @@ def in_blocks(attend: Attend, length: int) -> Attend:
         return rows if x.shape[3] == 1 else rows[..., :last]
 
     def block(first: int, last: int) -> Attend:
-        def attended(q, k, v, mask, bias, rng, sinks):
+        def attended(q, k, v, mask, bias, rng):
             given = q[:, first:last], k[:, :last], v[:, :last]
-            return attend(*given, seen(mask, first, last), seen(bias, first, last), rng, sinks)
+            return attend(*given, seen(mask, first, last), seen(bias, first, last), rng)
 
         return jax.checkpoint(attended, policy=KEPT)
 
-    def block_by_block(q, k, v, mask, bias, rng, sinks):
+    def block_by_block(q, k, v, mask, bias, rng):
         rngs = [None] * BLOCKS if rng is None else random.split(rng, BLOCKS)
-        found = [block(*edge)(q, k, v, mask, bias, own, sinks) for edge, own in zip(pairwise(edges), rngs, strict=True)]
+        found = [block(*edge)(q, k, v, mask, bias, own) for edge, own in zip(pairwise(edges), rngs, strict=True)]
         return jnp.concatenate(found, axis=1)
 
     return block_by_block
@@ -135,8 +128,8 @@ def fewest_parts(of: int, scores: int) -> int:
 def along(axes: dict[str, int], parts: int, attend: Attend) -> Attend:
     """Return an `attend` that works in chunks along these axes, one after the other; arguments of size 1 there are shared."""
 
-    def in_chunks(q, k, v, mask, bias, rng, sinks):
-        given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias, "sinks": sinks}
+    def in_chunks(q, k, v, mask, bias, rng):
+        given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
         own: dict[str, Array | None] = {}
         own |= {name: cut(x, axes[name], parts) for name, x in given.items() if x is not None and x.shape[axes[name]] != 1}
         shared = {name: x for name, x in given.items() if name not in own}

@@ -38,21 +38,9 @@ class Sinks(nnx.Module):
     def __init__(self, heads: int):
         self.bias = nnx.Param(jnp.zeros(heads, jnp.float32))
 
-    @property
-    def logits(self) -> Float[Array, "1 N 1 1"]:
-        """Logits beside the scores."""
-        return self.bias[...][None, :, None, None]
-
     def __call__(self, scores: Float[Array, "B N T S"], mask: Bool[Array, "_ _ _ _"] | None) -> Float[Array, "B N T S"]:
-        return softmax_beside(self.logits, scores, mask)
-
-
-def softmax_beside(
-    logits: Float[Array, "1 N 1 1"], scores: Float[Array, "B N T S"], mask: Bool[Array, "_ _ _ _"] | None
-) -> Float[Array, "B N T S"]:
-    """Compute the softmax over scores and one more logit a head, whose weight is dropped."""
-    sinks = jnp.broadcast_to(logits.astype(scores.dtype), (*scores.shape[:-1], 1))
-    if mask is not None:
-        mask = jnp.broadcast_to(mask, (*mask.shape[:-1], scores.shape[-1]))
-        mask = jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=True)
-    return masked_softmax(jnp.concatenate([scores, sinks], -1), mask)[..., :-1]
+        sinks = jnp.broadcast_to(self.bias[...].astype(scores.dtype)[:, None, None], (*scores.shape[:-1], 1))
+        if mask is not None:
+            mask = jnp.broadcast_to(mask, (*mask.shape[:-1], scores.shape[-1]))
+            mask = jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=True)
+        return masked_softmax(jnp.concatenate([scores, sinks], -1), mask)[..., :-1]

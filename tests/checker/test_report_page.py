@@ -12,6 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
+from selenium.webdriver.support.wait import WebDriverWait
 
 from jaxformer.io.html_elements import Markup, tag
 from jaxformer.parity.report.charts import LogAxis
@@ -95,6 +96,9 @@ def test_any_tolerance_can_be_drawn(tolerance):
     assert Reader(replace(infinite(), tolerance=tolerance).to_html()).open == []
 
 
+WHOLE = "return document.readyState === 'complete' && document.URL === arguments[0]"
+
+
 @pytest.fixture
 def opened(chrome: webdriver.Chrome, tmp_path: Path) -> Iterator[Callable[[str], webdriver.Chrome]]:
     """opened(name) -> the browser with that report's page; at the end nothing was complained of, and nothing asked for."""
@@ -103,6 +107,7 @@ def opened(chrome: webdriver.Chrome, tmp_path: Path) -> Iterator[Callable[[str],
     def show(name: str) -> webdriver.Chrome:
         (tmp_path / "report.html").write_text(REPORTS[name]().to_html(), "utf-8")
         chrome.get(address)
+        WebDriverWait(chrome, 60).until(lambda _: chrome.execute_script(WHOLE, address))  # a busy machine is not there yet
         return chrome
 
     yield show
