@@ -8,8 +8,8 @@ or a line, or exchanges two arguments. Only changes count with which the port ru
 Each outcome has three parts: if the comparison is DIFFERENT; if it names a module whose class has the change, or one that such
 a module makes; and if the cause is right. A cause is right if the same mutation of torch's code explains the port on other
 weights and inputs too, since a chance fit does not repeat. A change that names layers in another way makes the port draw new
-weights, which is no fault of a module's code: where the comparison finds these alone, it is counted apart. For work on the
-engine, use one seed; the other seeds measure it, and nothing is tuned on them.
+weights, which is no fault of a module's code: where the comparison finds these alone, or refuses them, it is counted as noticed
+and apart. For work on the engine, use one seed; the other seeds measure it, and nothing is tuned on them.
 """
 
 import ast
