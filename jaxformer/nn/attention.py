@@ -11,7 +11,7 @@ from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.layer_kinds import Sharing
 from jaxformer.errors import ConfigError
 from jaxformer.nn.cache import KeysValues, LayerCache, fold_heads, merge_heads, split_heads, split_qkv, unfold_heads
-from jaxformer.nn.chunked_attention import chunked
+from jaxformer.nn.chunked_attention import Inputs, chunked
 from jaxformer.nn.disentangled import distance_rows, distance_scores
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.feedforward import clamp
@@ -102,16 +102,18 @@ def attention(
     rng = rng if dropout_rate else None
     plain = all(it is None for it in (mask, bias, rng, scoring.softcap, scoring.sinks))
 
-    def attend(q, k, v, mask, bias, rng):
-        return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring, causal=causal), dropout_rate, rng), v)
+    def attend(given: Inputs):
+        scored = given.mask, given.bias, scoring._replace(sinks=given.sinks)
+        weights = attention_weights(given.q, given.k, *scored, causal=causal)
+        return weighted_values(dropout(weights, dropout_rate, given.rng), given.v)
 
+    given = Inputs(q, k, v, mask, bias, scoring.sinks, rng)
     ways = {
-        "cpu": chunked(attend, q, k, plain=plain, scoring=scoring, causal=causal),
-        "cuda": fused(q, k, v, scoring.scale, causal=causal) if plain else None,
+        "cpu": chunked(attend, given, causal=causal, plain=plain, scale=scoring.scale),
+        "cuda": fused(given, scoring.scale, causal=causal) if plain else None,
     }
     ways = {platform: way for platform, way in ways.items() if way is not None}
-    given = q, k, v, mask, bias, rng
-    return jax.lax.platform_dependent(*given, **ways, default=attend) if ways else attend(*given)
+    return jax.lax.platform_dependent(given, **ways, default=attend) if ways else attend(given)
 
 
 Source = Float[Array, "B S _"] | tuple[Float[Array, "B S _"], Float[Array, "B S _"]]

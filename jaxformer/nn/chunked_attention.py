@@ -7,15 +7,16 @@ torch's fused attention does all of this in one kernel.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.nn.precision import wide_dtype
-from jaxformer.nn.softmax import WEIGHTS
+from jaxformer.nn.softmax import WEIGHTS, Sinks
 from jaxformer.parallel.mesh import traced_for
 from jaxformer.runtime import random
 
@@ -36,30 +37,39 @@ KEPT = jax.checkpoint_policies.save_from_both_policies(
 )
 """Values of a block that are kept for its gradient: of queries, keys and values there would be a copy per block."""
 
-Attend = Callable[..., Float[Array, "B T N _"]]
-"""Function attend(q, k, v, mask, bias, rng)."""
+
+class Inputs(NamedTuple):
+    """What is attended with: queries, keys and values of all heads, and what joins their scores."""
+
+    q: Float[Array, "B T N H"]
+    k: Float[Array, "B S K H"]
+    v: Float[Array, "B S K _"]
+    mask: Bool[Array, "_ _ _ _"] | None = None
+    bias: Float[Array, "_ _ _ _"] | None = None
+    sinks: Sinks | None = None
+    rng: PRNGKeyArray | None = None
+
+
+Attend = Callable[[Inputs], Float[Array, "B T N _"]]
 SEQUENCES = {"q": 0, "k": 0, "v": 0, "mask": 0, "bias": 0}
-HEADS = {"q": 2, "k": 2, "v": 2, "mask": 1, "bias": 1}
-"""Axis of the sequences (SEQUENCES) and of the heads (HEADS) in each argument of Attend."""
+HEADS = {"q": 2, "k": 2, "v": 2, "mask": 1, "bias": 1, "sinks": 0}
+"""Axis of the sequences (SEQUENCES) and of the heads (HEADS) in the inputs."""
 
 
-def chunked(
-    attend: Attend, q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], *, plain: bool, scoring: Any, causal: bool
-) -> Attend | None:
+def chunked(attend: Attend, given: Inputs, *, causal: bool, plain: bool, scale: float | None) -> Attend | None:
     """Return an `attend` that works chunk by chunk, with a PRNG key per chunk; None where there are few scores.
 
     If `plain`, softmax(scale q k^T) is all that `attend` computes, without a mask but a `causal` one: without that, chunks are
-    attended to by keys. Heads with sinks stay together, as `attend` has the sinks of all. A program that is exported for
-    symbolic sizes attends at once.
+    attended to by keys. A program that is exported for symbolic sizes attends at once.
     """
-    (batch, queries, heads, _), (_, keys, kv_heads, _) = q.shape, k.shape
+    (batch, queries, heads, _), (_, keys, kv_heads, _) = given.q.shape, given.k.shape
     if not all(isinstance(size, int) for size in (batch, queries, keys)):
         return None
     scores = batch * heads * queries * keys
     sequences = fewest_parts(batch, scores)
-    together = 1 if scoring.sinks is not None else fewest_parts(kv_heads, scores // sequences)
+    together = fewest_parts(kv_heads, scores // sequences)
 
-    in_chunks, part = None, by_keys(attend, scoring.scale) if plain and not causal else attend
+    in_chunks, part = None, by_keys(attend, scale) if plain and not causal else attend
     if causal and BLOCKS <= queries == keys and scores >= LEAST_SCORES and traced_for() is None:
         in_chunks = part = in_blocks(attend, queries)
     if scores > MOST_SCORES and sequences * together > 1:
@@ -71,8 +81,8 @@ def by_keys(attend: Attend, scale: float | None) -> Attend:
     """Return `attend_by_keys` with the gradient of `attend`, whose softmax keeps the digits of rows that see one key alone."""
 
     @jax.custom_jvp
-    def attended(q, k, v, mask, bias, rng):
-        return attend_by_keys(q, k, v, scale)
+    def attended(given: Inputs):
+        return attend_by_keys(given.q, given.k, given.v, scale)
 
     @attended.defjvp
     def gradient(primals, tangents):
@@ -104,15 +114,15 @@ def in_blocks(attend: Attend, length: int) -> Attend:
         return rows if x.shape[3] == 1 else rows[..., :last]
 
     def block(first: int, last: int) -> Attend:
-        def attended(q, k, v, mask, bias, rng):
-            given = q[:, first:last], k[:, :last], v[:, :last]
-            return attend(*given, seen(mask, first, last), seen(bias, first, last), rng)
+        def attended(given: Inputs):
+            own = given._replace(q=given.q[:, first:last], k=given.k[:, :last], v=given.v[:, :last])
+            return attend(own._replace(mask=seen(given.mask, first, last), bias=seen(given.bias, first, last)))
 
         return jax.checkpoint(attended, policy=KEPT)
 
-    def block_by_block(q, k, v, mask, bias, rng):
-        rngs = [None] * BLOCKS if rng is None else random.split(rng, BLOCKS)
-        found = [block(*edge)(q, k, v, mask, bias, own) for edge, own in zip(pairwise(edges), rngs, strict=True)]
+    def block_by_block(given: Inputs):
+        rngs = [None] * BLOCKS if given.rng is None else random.split(given.rng, BLOCKS)
+        found = [block(*edge)(given._replace(rng=own)) for edge, own in zip(pairwise(edges), rngs, strict=True)]
         return jnp.concatenate(found, axis=1)
 
     return block_by_block
@@ -128,20 +138,20 @@ def fewest_parts(of: int, scores: int) -> int:
 def along(axes: dict[str, int], parts: int, attend: Attend) -> Attend:
     """Return an `attend` that works in chunks along these axes, one after the other; arguments of size 1 there are shared."""
 
-    def in_chunks(q, k, v, mask, bias, rng):
-        given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
-        own: dict[str, Array | None] = {}
-        own |= {name: cut(x, axes[name], parts) for name, x in given.items() if x is not None and x.shape[axes[name]] != 1}
-        shared = {name: x for name, x in given.items() if name not in own}
-        own["rng"] = None if rng is None else random.split(rng, parts)
+    def in_chunks(given: Inputs):
+        own: dict[str, Any] = {} if given.rng is None else {"rng": random.split(given.rng, parts)}
+        for name, axis in axes.items():
+            whole = getattr(given, name)
+            if any(x.shape[axis] != 1 for x in jax.tree.leaves(whole)):
+                own[name] = jax.tree.map(partial(cut, axis, parts), whole)
         # On a mesh the chunks lie on different devices and run in parallel: a loop would gather each of them on every device.
         each = jax.lax.map if traced_for() is None else lambda f, own: jax.vmap(f)(own)
-        found = jnp.moveaxis(each(lambda part: attend(**shared, **part), own), 0, axes["q"])
-        return found.reshape(q.shape[:-1] + v.shape[-1:])
+        found = jnp.moveaxis(each(lambda part: attend(given._replace(**part)), own), 0, axes["q"])
+        return found.reshape(given.q.shape[:-1] + given.v.shape[-1:])
 
     return attend if parts == 1 else in_chunks
 
 
-def cut(x: Array, axis: int, parts: int) -> Array:
+def cut(axis: int, parts: int, x: Array) -> Array:
     """Split an axis into equal parts; the axis of the parts comes first."""
     return jnp.moveaxis(x.reshape(*x.shape[:axis], parts, -1, *x.shape[axis + 1 :]), axis, 0)

@@ -4,26 +4,23 @@ It takes bfloat16 and float16, and sums in float32. The PyTorch twin has the pla
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
+from jaxformer.nn.chunked_attention import Attend, Inputs
 from jaxformer.parallel.mesh import traced_for
 
 WIDEST = {8.0: 128, 9.0: 256}
 """Generation of cards (compute capability) -> the widest heads that the kernel takes from it on."""
 
 
-def fused(
-    q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], v: Float[Array, "B S K _"], scale: float | None, *, causal: bool
-) -> Callable[..., Any] | None:
-    """Return attend(q, k, v, ...) by the kernel, without a mask but a `causal` one; None if it does not take these arrays here.
+def fused(given: Inputs, scale: float | None, *, causal: bool) -> Attend | None:
+    """Return an `attend` by the kernel, without a mask but a `causal` one; None if the kernel does not take these inputs here.
 
     There is no forward-mode derivative.
     """
+    q, k, v = given.q, given.k, given.v
     widest = max((width for first, width in WIDEST.items() if first <= generation()), default=0)
     halves = q.dtype in (jnp.bfloat16, jnp.float16)
     fits = q.shape[-1] == v.shape[-1] <= widest and q.shape[-1] % 8 == 0
@@ -31,8 +28,8 @@ def fused(
     if not (halves and fits and ordered and q.shape[1] > 1 and traced_for() is None):
         return None
 
-    def attend(q, k, v, *_):
-        return jax.nn.dot_product_attention(q, k, v, scale=scale, is_causal=causal, implementation="cudnn")
+    def attend(given: Inputs):
+        return jax.nn.dot_product_attention(given.q, given.k, given.v, scale=scale, is_causal=causal, implementation="cudnn")
 
     return attend
 

@@ -156,7 +156,7 @@ def test_blocks_of_queries_are_attention(monkeypatch, mask, scoring, bias, at_on
 
 @pytest.mark.usefixtures("blocks", "float64")
 @pytest.mark.parametrize("causal", [False, True])
-def test_parts_have_the_sinks_of_all_heads(monkeypatch, causal):
+def test_parts_have_the_sinks_of_their_heads(monkeypatch, causal):
     cotangent = noise(B, LENGTH, N, H, seed=9).astype(np.float64)
 
     def total(logits, q, k, v):
