@@ -10,7 +10,7 @@ from jaxformer.bench.problems import START, WEIGHTS, Writing
 from jaxformer.bench.torch_gpt import GPT, use_faster_count
 from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import BeamConfig
-from jaxformer.runtime.environment import cores
+from jaxformer.runtime.cores import cores
 from jaxformer.validation.inputs import check_config
 from torch_ref.decoding.generate import generate
 from torch_ref.decoding.translation import translate_beam

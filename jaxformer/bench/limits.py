@@ -17,7 +17,8 @@ from jaxformer.config.layer_kinds import Run, cached_numbers, runs_of
 from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
 from jaxformer.config.settings import BeamConfig
 from jaxformer.errors import InputError
-from jaxformer.runtime.environment import cores, processor
+from jaxformer.runtime.cores import cores
+from jaxformer.runtime.environment import processor
 
 
 class Sizes(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from jaxformer.config.models import GPTConfig
-from jaxformer.runtime.environment import cores
+from jaxformer.runtime.cores import cores
 
 ACTIVATIONS = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh")}
 

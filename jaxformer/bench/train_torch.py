@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from jaxformer.bench.problems import WEIGHTS, Arrays, Training
 from jaxformer.bench.torch_gpt import GPT, use_faster_count
 from jaxformer.config.models import GPTConfig
-from jaxformer.runtime.environment import cores
+from jaxformer.runtime.cores import cores
 from torch_ref.models import build
 from torch_ref.nn.attention import MultiHeadAttention
 from torch_ref.nn.cache import merge_heads

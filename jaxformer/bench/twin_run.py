@@ -17,7 +17,7 @@ from jaxformer.bench.train_torch import Twin, tensors
 from jaxformer.config.settings import BeamConfig
 from jaxformer.data.parallel import read_splits
 from jaxformer.data.tokenizers import Tokenizer
-from jaxformer.runtime.environment import cores
+from jaxformer.runtime.cores import cores
 from torch_ref.decoding.translation import translate, translate_beam
 from torch_ref.training.pairs import pair_loss
 from torch_ref.training.step import evaluate

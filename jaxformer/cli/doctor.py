@@ -12,8 +12,9 @@ import tyro
 
 from jaxformer.cli.flags import parse
 from jaxformer.errors import InputError
+from jaxformer.runtime.cores import cores
 from jaxformer.runtime.crashes import Outcome
-from jaxformer.runtime.environment import check_jax, cores
+from jaxformer.runtime.environment import check_jax
 from jaxformer.runtime.packages import releases
 from jaxformer.runtime.products import VARIABLE, Work, library, measure_again, measured, options
 from jaxformer.runtime.xla_options import IN_FLAGS, NEWEST_TRIED, Fault, cure, faults, jaxlib_release

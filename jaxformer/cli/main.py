@@ -55,12 +55,16 @@ def _interrupted(number: int, frame: object) -> None:
 
 
 def checked(arguments: list[str]) -> int | None:
-    """Run the command as `dispatch` does, after XLA_FLAGS are checked; supervised commands run in a process of their own."""
+    """Run the command as `dispatch` does, with XLA's threads limited and its flags checked; a supervised command has its own
+    process.
+    """
     if not {*HELP, VERSION} & {*arguments}:
         from jaxformer.cli.supervised import SUPERVISED, supervised
+        from jaxformer.runtime.cores import limit_threads
         from jaxformer.runtime.crashes import NOTES
         from jaxformer.runtime.environment import check_xla_flags
 
+        limit_threads()
         check_xla_flags()
         if arguments[:2] in SUPERVISED and NOTES not in os.environ:
             return supervised(arguments)

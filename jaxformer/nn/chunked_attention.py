@@ -39,7 +39,7 @@ KEPT = jax.checkpoint_policies.save_from_both_policies(
 
 
 class Inputs(NamedTuple):
-    """What is attended with: queries, keys and values of all heads, and what joins their scores."""
+    """Queries, keys and values of all heads, and what joins their scores."""
 
     q: Float[Array, "B T N H"]
     k: Float[Array, "B S K H"]

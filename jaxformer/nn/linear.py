@@ -13,7 +13,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Float
 
 from jaxformer.nn.precision import wide
-from jaxformer.runtime.environment import cores
+from jaxformer.runtime.cores import cores
 
 
 @jax.custom_jvp

@@ -20,7 +20,8 @@ from jaxformer.runs.metrics import Goal, is_last
 from jaxformer.runs.places import free_folder, refuse_inside_a_run
 from jaxformer.runs.tensorboard import ShownRun, tensorboardx
 from jaxformer.runs.watched import Monitor, forget_rows
-from jaxformer.runtime.environment import cores, processor
+from jaxformer.runtime.cores import cores
+from jaxformer.runtime.environment import processor
 from jaxformer.runtime.packages import releases
 from jaxformer.validation.fields import check_choice
 

@@ -21,11 +21,6 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def check_jax() -> None:
     """Raise InputError if jax does not start or cannot compute, before that is mistaken for another fault."""
     try:

@@ -23,7 +23,8 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from jaxformer.errors import JaxformerError
-from jaxformer.runtime.environment import cores, processor
+from jaxformer.runtime.cores import cores
+from jaxformer.runtime.environment import processor
 from jaxformer.runtime.xla_options import LASTING_BARRIERS, NO_YNNPACK, PRODUCTS_ALONE, Options, cure, jaxlib_release, known
 from jaxformer.validation.fields import check_choice, parsed, read_small
 
