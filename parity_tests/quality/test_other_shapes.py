@@ -28,9 +28,9 @@ class Torch(torch.nn.Module):
         return self.head(torch.relu(self.spatial(torch.relu(self.norm(self.narrow(x))))).mean((2, 3)))
 
 
-def port(strides, p, x):
-    def convolved(name, x, stride, pad):
-        y = jax.lax.conv_general_dilated(x, p[f"{name}.weight"], (stride, stride), [(pad, pad)] * 2)
+def port(strides, above, p, x):
+    def convolved(name, x, stride, pad, above=0):
+        y = jax.lax.conv_general_dilated(x, p[f"{name}.weight"], (stride, stride), [(pad + above, pad), (pad, pad)])
         return tap(name, y + p[f"{name}.bias"][:, None, None])
 
     def normalised(x):
@@ -39,20 +39,43 @@ def port(strides, p, x):
         )
         return tap("norm", (x - mean) / jnp.sqrt(variance + 1e-5) * gain + bias)
 
-    y = convolved("spatial", jax.nn.relu(normalised(convolved("narrow", x, strides[0], 0))), strides[1], 1)
+    y = convolved("spatial", jax.nn.relu(normalised(convolved("narrow", x, strides[0], 0))), strides[1], 1, above)
     return tap("head", jax.nn.relu(y).mean((2, 3)) @ p["head.weight"].T + p["head.bias"])
 
 
-def test_a_stride_at_another_convolution():
-    """That is a dilation of the convolution that has it in torch, by its own arrays."""
+SHAPE = "DIFFERENT: {}: gives [2, {}] in jax, [2, {}] in torch: torch {}; jax {} (residual "
+CHANGES = {
+    "a stride at another convolution": (
+        (2, 1),
+        0,
+        "narrow",
+        "4, 5, 4",
+        "4, 9, 7",
+        "narrow.stride (1, 1)",
+        "narrow.stride (2, 2)",
+    ),
+    "a stride of 4": ((1, 4), 0, "spatial", "5, 3, 2", "5, 5, 4", "computes conv2d", "has stride (4, 4) for (2, 2) there"),
+    "two rows more": ((1, 2), 2, "spatial", "5, 6, 4", "5, 5, 4", "computes conv2d", "pads 3 before and 1 after along axis 2"),
+}
+
+
+@pytest.fixture(scope="module")
+def compared():
     theirs = excite(Torch().eval(), seed=1)
     weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items() if "tracked" not in name}
-    right, moved = (
-        compare(theirs, weights, (X,), call_jax=lambda p, x, each=each: port(each, p, x), tier="A", checks=("forward", "local"))
-        for each in ((1, 2), (2, 1))
+    return lambda *how: compare(
+        theirs, weights, (X,), call_jax=lambda p, x: port(*how, p, x), tier="A", checks=("forward", "local")
     )
-    assert right.status == "equal", str(right)
-    assert moved.verdict.startswith(
-        "DIFFERENT: narrow: gives [2, 4, 5, 4] in jax, [2, 4, 9, 7] in torch: torch narrow.stride (1, 1); jax"
-    ), str(moved)
-    assert len(moved.diverging) == 1, str(moved)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_convolution_of_another_shape_is_told(compared, name):
+    strides, above, *words = CHANGES[name]
+    found = compared(strides, above)
+    assert found.verdict.startswith(SHAPE.format(*words)), str(found)
+    assert len(found.diverging) == 1, str(found)
+
+
+def test_the_port_is_right(compared):
+    report = compared((1, 2), 0)
+    assert report.status == "equal", str(report)

@@ -15,6 +15,9 @@ from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, ancestors
 
+MOST_ORDERS = 4
+"""Largest number of orders of the axes that are tried, where several fit: of a picture as wide as it has channels."""
+
 
 def with_other_shapes(traced: Traced, rows: Sequence[Module]) -> list[Module]:
     """Mark calls whose output has another shape as diverging, if that is known to explain differences, or if a later difference
@@ -63,12 +66,13 @@ def shape_cause(traced: Traced, site: Site) -> Diagnosis:
     if any(found is None or over(found, "activation") for found in before):
         return Diagnosis()
     jax, torch = outputs(traced, site)
-    alike = [(sum(map(int.__eq__, np.transpose(torch, to).shape, jax.shape)), to) for to in permutations(range(torch.ndim))]
-    most, to = max(alike, key=lambda each: (each[0], -alike.index(each)))
+    alike = {to: sum(map(int.__eq__, np.transpose(torch, to).shape, jax.shape)) for to in permutations(range(torch.ndim))}
+    most = max(alike.values())
     if torch.ndim != jax.ndim or most < min(torch.ndim - 1, 2):  # both axes of pictures may be longer
         return Diagnosis()
-    laid_out = np.transpose(jax, np.argsort(to))
-    return replay_cause_of(traced, Mismatch(site, None, "output", laid_out, torch, ArrayKey(site, "output", 0)))
+    orders = [np.argsort(to) for to, number in alike.items() if number == most][:MOST_ORDERS]
+    places = (Mismatch(site, None, "output", np.transpose(jax, to), torch, ArrayKey(site, "output", 0)) for to in orders)
+    return next(filter(None, (replay_cause_of(traced, place) for place in places)), Diagnosis())
 
 
 def other_shapes(traced: Traced) -> dict[Site, bool]:
@@ -116,14 +120,15 @@ def is_given_torchs(traced: Traced, site: Site) -> bool:
 
 def goes_on_with(traced: Traced, reader: Site, site: Site) -> bool:
     """True if the reader's code uses the output of `site`: it is the nearest call around, or a later one in the same code that
-    is a tap too, or is not given torch's input."""
+    is a tap too, or is not given torch's input; or no call between the two gives an array of torch's shape."""
     code = code_of(traced, site)
     if reader == code:
         return True
-    order = [*traced.reference.calls]
-    later = order.index(traced.pairs[reader]) > order.index(traced.pairs[site])
-    is_tap = reader in traced.normal_run.taps
-    return later and code_of(traced, reader) == code and (is_tap or not is_given_torchs(traced, reader))
+    order = {other: i for i, other in enumerate(traced.reference.calls)}
+    first, last = (order[traced.pairs[each]] for each in (site, reader))
+    own = reader not in traced.normal_run.taps and is_given_torchs(traced, reader)
+    within = code_of(traced, reader) == code or not any(first < order[traced.pairs[each]] < last for each in traced.valid)
+    return first < last and within and not own
 
 
 def code_of(traced: Traced, site: Site) -> Site:

@@ -17,13 +17,13 @@ from jaxformer.parity.diagnose.trace import Op, Rewrite
 
 SMALL = 0.01
 """Numbers below this are taken for epsilons."""
-MOST_CHOSEN = 32
-"""Largest number of entries that `topk` may choose instead."""
+MOST: dict[str, int] = {"topk": 32} | dict.fromkeys(("conv1d", "conv2d", "conv3d"), 8)
+"""Functions -> the largest integers that are tried: of entries that are chosen; of strides, pads and dilations."""
 BESIDE = (0.99, 1.01)
 """Factors of nearby values: where one of them gives the same array, the number acts in steps."""
 NUMBER = Change("arguments.number", lambda args: NAMED if args["name"] else "has {value} for {was:.9g} there")
 NAMED = "has {name} {value} for {was:.9g} there"
-OTHER = Change("arguments.other", "has {other} for {was} there")
+OTHER = Change("arguments.other", lambda args: f"has {args['name'] and '{name} '}{{other}} for {{was}} there")
 WITHOUT = Change("arguments.without", {"bias": "does so without the bias", "tensor": "does so without {at}"})
 
 
@@ -40,7 +40,8 @@ def proposals(op: Op) -> Iterator[Proposal]:
             for other in other_values(was, op.name):
                 is_factor = type(other) is int and other != 0 and is_real(op)
                 near = tuple(partial(op.rewrite, with_argument(at, c * other)) for c in BESIDE if is_factor)
-                yield op.instead(OTHER, with_argument(at, other), near, other=shown(other), was=shown(was), at=at)
+                words = {"other": shown(other), "was": shown(was), "name": name_of(op.function, at)}
+                yield op.instead(OTHER, with_argument(at, other), near, **words, at=at)
     if op.name == "scaled_dot_product_attention" and op.kwargs.get("scale") is None:
         yield number(op, "scale", op.args[0].shape[-1] ** -0.5)
 
@@ -71,7 +72,7 @@ def other_values(value: Any, name: str) -> list[Any]:
         return [not value]
     if isinstance(value, int):
         ends = {0: [-1], -1: [0]}.get(value, []) if name == "getitem" else []
-        others = range(1, MOST_CHOSEN + 1) if name == "topk" and value > 0 else ()
+        others = range(1, MOST.get(name, 0) + 1) if value > 0 else ()
         return [*ends, value - 1, value + 1, *(each for each in others if abs(each - value) > 1)]
     if isinstance(value, slice):
         return [slice(*ends, value.step) for ends in other_ends(value.start, value.stop)]
@@ -154,7 +155,7 @@ def operand_numbers(op: Op) -> Iterator[Proposal]:
         yield op.solving(OFFSET, Free(0.0), lambda c: with_operand(at, lambda x: x + c), ordinal=ORDINALS[at])
 
 
-MOST = 10_000
+MOST_VALUES = 10_000
 """Largest number of distinct values in a compared tensor."""
 THRESHOLD = Change("thresholds.number", "compares with another number, such as {value}")
 
@@ -165,6 +166,6 @@ def thresholds(op: Op) -> Iterator[Proposal]:
     x, number = (*op.args, None, None)[:2]
     if op.name in COMPARING and isinstance(x, torch.Tensor) and isinstance(number, (int, float)) and type(number) is not bool:
         values = torch.cat([run.args[0].double().flatten() for run in op.runs]).unique()
-        if 1 < len(values) <= MOST and values.isfinite().all():
+        if 1 < len(values) <= MOST_VALUES and values.isfinite().all():
             free = Free(float(number), steps=tuple(values.tolist()))
             yield op.solving(THRESHOLD, free, partial(with_argument, 1), was=number)

@@ -93,6 +93,7 @@ def convolutions(op: Op) -> Iterator[Proposal]:
         yield op.instead(MODE, having(padded, mode=mode, later=none), how=mode)
     most = max(*(step - 1 for step in stride), *padding)
     yield from beginnings(op, lambda later: having(padded, mode="constant", later=later), most, padding)
+    yield from uneven(op, padding)
     for dilation in DILATIONS if max(sizes) > 1 else ():
         if any(dilation != each for each in call["dilation"]):
             yield op.instead(DILATION, having(dilated, dilation=dilation), dilation=dilation)
@@ -155,6 +156,17 @@ def beginnings(op: Op, moved: Callable[..., Compute], most: int, padding: tuple[
                 yield op.instead(AXIS_BEGINS if at else BEGINS, compute, **said(later), **at)
 
 
+def uneven(op: Op, padding: tuple[int, ...]) -> Iterator[Proposal]:
+    """Mutations of a convolution with more or fewer entries at one end, along all axes or one: its output has other sizes."""
+    axes, most = range(len(padding)), [(number, 0) for number in (1, 2, -1)]
+    for axis, more in itertools.product((None, *axes) if len(axes) > 1 else (None,), (*most, *(each[::-1] for each in most))):
+        before, behind = (padding[axis or 0] + each for each in more)
+        if min(before, behind) >= 0:
+            change, at = (SPLIT, {}) if axis is None else (AXIS_SPLIT, {"axis": axis + 2})
+            sides = tuple(tuple(each * (axis in (None, i)) for each in more) for i in axes)
+            yield op.instead(change, having(with_more, more=sides), before=before, behind=behind, **at)
+
+
 def said(later: int) -> dict[str, Any]:
     """Arguments of the words for windows that begin later or earlier."""
     return {"by": abs(later), "side": "later" if later > 0 else "earlier"}
@@ -162,8 +174,13 @@ def said(later: int) -> dict[str, Any]:
 
 def padded(call: dict[str, Any], mode: str, later: tuple[int, ...]) -> dict[str, Any]:
     """Arguments of a convolution whose input is padded first, so that its windows begin later."""
-    pairs = zip(call["padding"][::-1], later[::-1], strict=True)
-    sides = [side for pad, move in pairs for side in (pad - move, pad + move)]
+    return with_more(call, tuple((-move, move) for move in later), mode)
+
+
+def with_more(call: dict[str, Any], more: tuple[tuple[int, ...], ...], mode: str = "constant") -> dict[str, Any]:
+    """Arguments of a convolution whose input is padded first, by its padding and `more` entries at the ends of each axis."""
+    pairs = zip(call["padding"][::-1], more[::-1], strict=True)
+    sides = [pad + each for pad, ends in pairs for each in ends]
     return {"input": functional.pad(call["input"], sides, mode=mode), "padding": 0}
 
 
