@@ -83,6 +83,22 @@ OTHERWISE = {
     "logical_or": ("both",),
 }
 """Operations of two tensors, and the `ARITHMETIC` that may replace each."""
+WITH_NUMBERS: dict[str, tuple[str, Callable[[torch.Tensor, float], torch.Tensor]]] = {
+    "sum": ("adds {number} to it", torch.add),
+    "product": ("multiplies it by {number}", torch.mul),
+    "rest": ("subtracts it from {number}", lambda x, number: number - x),
+    "inverse": ("divides {number} by it", lambda x, number: number / x),
+    "power": ("takes the power {number} of it", torch.pow),
+}
+"""Operations of a tensor and a number, with words: those that no other number gives."""
+OTHER_WITH_NUMBERS = {
+    **dict.fromkeys(("mul", "rmul", "div", "truediv"), ("sum", "inverse")),
+    **dict.fromkeys(("add", "radd", "sub"), ("product", "rest")),
+    **dict.fromkeys(("rsub", "rdiv", "rtruediv"), ("sum", "product")),
+    "pow": ("product",),
+    "rpow": ("power",),
+}
+"""Operations of a tensor and a number, and those of `WITH_NUMBERS` that may replace each."""
 COMPARING = {"lt", "le", "gt", "ge"}
 CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "any": "all", "all": "any"}
 REDUCTIONS = ("mean", "sum", "amax", "amin")

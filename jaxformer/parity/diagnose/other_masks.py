@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn import functional
 
 MOST_KEYS, MOST_MORE, FEWEST, MOST_SINKS, MOST_IDS = 33, 13, 5, 4, 8
 """Bounds, in keys, of sliding windows that are tried where torch has none and of moves of their edges, and of what rows of a
@@ -90,10 +91,10 @@ def by_ids(keep: torch.Tensor, tokens: Mapping[int, torch.Tensor]) -> Others:
     shown = keep.reshape(-1, rows, length).any(0)
     yield "first_key", {}, (shown & ~first).expand_as(keep)
     for number, ids in tokens.items():
-        if keep.ndim > 2 and ids.shape == (len(keep), length):
+        if keep.ndim > 2 and len(ids) == len(keep) and ids.shape[1] <= length:
             for id_ in ids.unique()[:MOST_IDS].tolist():
-                seen = (ids != id_).reshape(len(keep), *[1] * (keep.ndim - 2), length)
-                yield "ids", {"id": id_, "input": number}, shown & seen
+                seen = functional.pad(ids != id_, (0, length - ids.shape[1]), value=True)  # a static cache is longer
+                yield "ids", {"id": id_, "input": number}, shown & seen.reshape(len(keep), *[1] * (keep.ndim - 2), length)
 
 
 def exchanged(mask: torch.Tensor) -> Others:

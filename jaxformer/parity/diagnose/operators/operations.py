@@ -16,12 +16,14 @@ from jaxformer.parity.diagnose.functions import (
     EXPONENTIALS,
     NORMALIZED,
     NORMS,
+    OTHER_WITH_NUMBERS,
     OTHERWISE,
     POOLINGS,
     REDUCTIONS,
     VARIANCES,
     WINDOWED,
     WINDOWS,
+    WITH_NUMBERS,
     Norm,
     is_activation,
     is_real,
@@ -42,6 +44,7 @@ FUNCTION = Change("operations.function", "has {function} there")
 ACTIVATION = Change("operations.activation", "has {how} there")
 EXPONENTIAL = Change("operations.exponential", "has {how} there")
 OF_TWO = Change("operations.arithmetic", words_of(ARITHMETIC))
+WITH_NUMBER = Change("operations.with_number", words_of(WITH_NUMBERS))
 NORM = Change(
     "operations.norm",
     {
@@ -121,6 +124,10 @@ def replacements(op: Op) -> Iterator[Proposal]:
     if sum(isinstance(each, torch.Tensor) for each in op.args[:2]) == 2:
         for how in OTHERWISE.get(name, ()):
             yield op.instead(OF_TWO, of_first(ARITHMETIC[how][1], 2), how=how)
+    numbers = [each for each in op.args[:2] if type(each) in (int, float)]
+    for how in OTHER_WITH_NUMBERS.get(name, ()) if len(numbers) == 1 and is_real(op) else ():
+        function, number = WITH_NUMBERS[how][1], numbers[0]
+        yield op.instead(WITH_NUMBER, partial(of_tensor, function, number), how=how, number=number)
     for how, norm in NORMS.get(name, {}).items():
         yield op.instead(NORM, norm, how=how)
     if name in NORMALIZED:
@@ -140,6 +147,11 @@ def replacements(op: Op) -> Iterator[Proposal]:
     for mode, how in itertools.product(MODES, RESIZINGS) if name == "interpolate" else ():
         switches = {"align_corners": True if how == "align_corners" else None, "antialias": how == "antialias"}
         yield op.instead(RESIZED, with_named(mode=mode, **switches), how=how, mode=mode)
+
+
+def of_tensor(function: Any, number: float, _: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Compute another function of the operand that is a tensor, and a number."""
+    return function(next(each for each in args if isinstance(each, torch.Tensor)), number)
 
 
 def activations(op: Op) -> Iterator[Proposal]:

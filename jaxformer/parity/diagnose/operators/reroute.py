@@ -44,6 +44,7 @@ VALUES = {
 OPERAND = Change("reroute.operand", worded("reads VALUE for its {ordinal} operand", VALUES), reroutes=True)
 PART = Change("reroute.part", worded("reads VALUE for part {part} of {parts}", VALUES), reroutes=True)
 IN_PLACE = Change("reroute.array", worded("uses VALUE in its place", VALUES), "has {0} as it is", reroutes=True)
+CONSTANT = Change("reroute.constant", "has {value} everywhere", "has {0} as it is", reroutes=True)
 NORMED = Change("reroute.normed", worded("applies {2} to VALUE in its place", VALUES), "has {0} as it is", reroutes=True)
 LAST = Change("reroute.last_run", "reads the last output of {1} for its {ordinal} operand", reroutes=True)
 MORE = Change("reroute.added_to_operand", worded("does so with VALUE added to it", VALUES))
@@ -161,10 +162,14 @@ def fits(x: torch.Tensor, other: torch.Tensor, along_last: bool = False) -> bool
 def arrays(replay: Replay, values: Sequence[Value]) -> Iterator[Proposal]:
     """Mutations in which the whole array is another one, or a norm of another one."""
     array, jax = array_of(replay), compared_in(replay)
-    those = [each for each in values if each.x.is_floating_point() and each.x.shape == array.x.shape]
+    real = array.x.is_floating_point()
+    those = [each for each in values if each.x.is_floating_point() == real and each.x.shape == array.x.shape]
     for value in those:
-        if jax is None or off(value.x.numpy(), jax) <= NEARLY:
+        if jax is None or (off(value.x.numpy(), jax) <= NEARLY if real else np.array_equal(value.x.numpy(), jax)):
             yield reads(IN_PLACE, array, value)
+    if jax is not None and jax.size > 1 and not real and (jax == jax.flat[0]).all():
+        constant = torch.full_like(array.x, jax.flat[0].item())
+        yield propose(CONSTANT, array.target, partial(array.edit, lambda _: constant), value=jax.flat[0].item())
     for name, norm in replay.module.named_children():
         for value in those[-MOST_NORMED:] if keeps_a_shape(norm) else ():
             yield reads(NORMED, array, value, lambda x, other, norm=norm: norm(other.clone()), name)
