@@ -210,9 +210,9 @@ def judged(kind: Kind, change: Change) -> Outcome:
     outcome.says = first.verdict
     owners = owners_of(change)
     compared_alone = {module.jax for module in first.modules}
+    paths = [module.jax.partition(" (call ")[0] for module in first.diverging]
     guilty = [
-        any(classes.get(path) in owners for path in (*around(module.jax), *inside(module.jax, classes, compared_alone)))
-        for module in first.diverging
+        any(classes.get(each) in owners for each in (*around(path), *inside(path, classes, compared_alone))) for path in paths
     ]
     outcome.module, outcome.innocent = any(guilty), not all(guilty)
     outcome.drawn = not guilty and wrong == {"weights"}

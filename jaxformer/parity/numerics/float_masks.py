@@ -86,3 +86,8 @@ def is_left(kind: str, torch: Any, jax: Any) -> Any:
     if kind == "switches":
         return (added & jax.any()) | (switches & ((jax == torch).all() | (jax == 1 - torch).all()))
     return (switches & jax.any()) | (added & ((jax <= MASKED) == (torch <= MASKED)).all())
+
+
+def is_other(torch: Any, jax: Any) -> Any:
+    """True if one of two arrays of integers is a mask of 0 and 1, and the other is not (positions, for example)."""
+    return ((torch == 0) | (torch == 1)).all() != ((jax == 0) | (jax == 1)).all()

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.parity.numerics.axis_order import Order, to_jax_axes, to_torch_axes
-from jaxformer.parity.numerics.float_masks import is_left, kind_of
+from jaxformer.parity.numerics.float_masks import is_left, is_other, kind_of
 from jaxformer.parity.pairing.arrays import AxisOrders, fit
 from jaxformer.parity.runs.load_weights import joined, parted
 from jaxformer.parity.trace.call_records import Record, arrays_in, replaced
@@ -97,13 +97,18 @@ class ActivationPatching:
         return replaced(value, given, put)
 
     def _patched(self, array: jax.Array, theirs: np.ndarray, place: ArrayKey, maker: Code, sender: Code) -> jax.Array:
-        """torch's array in place of jax's; a mask of jax's that means the same as torch's stays."""
+        """torch's array in place of jax's; a mask of jax's that means the same as torch's stays, and so do integers beside a
+        call's first array that are another thing."""
         order = self.orders.take(place, theirs.shape, array.shape)
         instead = in_shape(self.values[place], order, array.shape).astype(array.dtype)
         shown = array
         trained = place in self.cotangents  # zeros with a gradient are not a mask that hides nothing
+        same = None
         if place.part == "inputs" and (kind := kind_of(theirs)) and not (kind == "zeros" and trained):
             same = is_left(kind, instead, array)
+        elif place.part == "inputs" and place.number and theirs.dtype.kind in "iu":
+            same = is_other(instead, array)
+        if same is not None:
             instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
         self.found.append(Patched(maker, sender, place, theirs, shown))
         instead = self._with_gradient(array, instead, place, order, sender)
