@@ -54,7 +54,7 @@ CHANGES = {
         "narrow.stride (1, 1)",
         "narrow.stride (2, 2)",
     ),
-    "a stride of 4": ((1, 4), 0, "spatial", "5, 3, 2", "5, 5, 4", "computes conv2d", "has stride (4, 4) for (2, 2) there"),
+    "a stride of 4": ((1, 4), 0, "spatial", "5, 3, 2", "5, 5, 4", "computes conv2d", "has stride (4, 4) for (2, 2)"),
     "two rows more": ((1, 2), 2, "spatial", "5, 6, 4", "5, 5, 4", "computes conv2d", "pads 3 before and 1 after along axis 2"),
 }
 

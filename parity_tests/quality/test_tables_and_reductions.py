@@ -1,4 +1,6 @@
-"""Rows that are added at the positions of a text, and reductions that are left out: torch's code, changed, is its own port."""
+"""Rows that are added at the positions of a text, positions that are taken, reductions that are left out, numbers that are used
+otherwise: torch's code, changed, is its own port.
+"""
 
 import numpy as np
 import torch
@@ -54,3 +56,54 @@ def test_a_batch_of_one_text_proves_nothing():
 
 def test_a_reduction_left_out():
     assert "jax does not reduce: it takes each entry by itself" in cause_between(Norm(lambda: True), Norm(lambda: False), X)
+
+
+class Taken(torch.nn.Module):
+    """The state at one position of each row, as CLIP's text encoder takes that of the end of a text."""
+
+    def __init__(self, place):
+        super().__init__()
+        self.inner, self.place = torch.nn.Linear(D, D), place
+
+    def forward(self, x):
+        return self.inner(x)[torch.arange(B), self.place(x)]
+
+
+def test_other_positions_of_the_rows():
+    port = Taken(lambda x: torch.tensor([4, 0, 2]))
+    says = cause_between(Taken(lambda x: torch.tensor([1, 0, 3])), port, X)
+    assert "torch takes positions 1, 0, 3 of the rows in `" in says
+    assert "jax takes positions 4, 0, 2 (residual " in says
+
+
+class Gelu(torch.nn.Module):
+    def __init__(self, scaled):
+        super().__init__()
+        self.scaled = scaled
+
+    def forward(self, x):
+        return x * torch.tanh(self.scaled(x) * (1 + 0.04 * x * x))
+
+
+def test_a_number_that_is_used_otherwise():
+    theirs = Gelu(lambda x: 0.79 * x)
+    assert "jax divides 0.79 by it" in cause_between(theirs, Gelu(lambda x: 0.79 / x), X)
+    assert "jax adds 0.79 to it" in cause_between(theirs, Gelu(lambda x: 0.79 + x), X)
+
+
+class Ids(torch.nn.Module):
+    """Whole numbers, of two that it has."""
+
+    def __init__(self, gives):
+        super().__init__()
+        self.gives = gives
+
+    def forward(self, x):
+        ids, valid = (10 * x).long(), (x > 0).long()
+        return self.gives(ids, valid)
+
+
+def test_whole_numbers_in_place_of_others():
+    theirs = Ids(lambda ids, valid: ids)
+    assert "jax uses `x > 0`" in cause_between(theirs, Ids(lambda ids, valid: valid), X)
+    assert "jax has 7 everywhere" in cause_between(theirs, Ids(lambda ids, valid: torch.full_like(ids, 7)), X)

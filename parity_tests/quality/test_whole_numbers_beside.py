@@ -1,4 +1,6 @@
-"""Integers that a layer is given beside its array: a mask in jax and positions in torch are two things, though alike in shape."""
+"""Integers that a layer is given beside its array: a mask in jax and positions in torch are two things, though alike in
+shape.
+"""
 
 import jax.numpy as jnp
 import numpy as np

@@ -17,13 +17,16 @@ from jaxformer.parity.diagnose.trace import Op, Rewrite
 
 SMALL = 0.01
 """Numbers below this are taken for epsilons."""
-MOST: dict[str, int] = {"topk": 32} | dict.fromkeys(("conv1d", "conv2d", "conv3d"), 8)
+CONVOLVING = ("conv1d", "conv2d", "conv3d")
+MOST: dict[str, int] = {"topk": 32} | dict.fromkeys(CONVOLVING, 8)
 """Functions -> the largest integers that are tried: of entries that are chosen; of strides, pads and dilations."""
 BESIDE = (0.99, 1.01)
 """Factors of nearby values: where one of them gives the same array, the number acts in steps."""
 NUMBER = Change("arguments.number", lambda args: NAMED if args["name"] else "has {value} for {was:.9g} there")
 NAMED = "has {name} {value} for {was:.9g} there"
-OTHER = Change("arguments.other", lambda args: f"has {args['name'] and '{name} '}{{other}} for {{was}} there")
+OTHER = Change(
+    "arguments.other", lambda args: "has {name} {other} for {was}" if "name" in args else "has {other} for {was} there"
+)
 WITHOUT = Change("arguments.without", {"bias": "does so without the bias", "tensor": "does so without {at}"})
 
 
@@ -40,8 +43,8 @@ def proposals(op: Op) -> Iterator[Proposal]:
             for other in other_values(was, op.name):
                 is_factor = type(other) is int and other != 0 and is_real(op)
                 near = tuple(partial(op.rewrite, with_argument(at, c * other)) for c in BESIDE if is_factor)
-                words = {"other": shown(other), "was": shown(was), "name": name_of(op.function, at)}
-                yield op.instead(OTHER, with_argument(at, other), near, **words, at=at)
+                name = {"name": name_of(op.function, at)} if op.name in CONVOLVING else {}
+                yield op.instead(OTHER, with_argument(at, other), near, other=shown(other), was=shown(was), at=at, **name)
     if op.name == "scaled_dot_product_attention" and op.kwargs.get("scale") is None:
         yield number(op, "scale", op.args[0].shape[-1] ** -0.5)
 

@@ -11,6 +11,7 @@ from jaxformer.parity.diagnose.evidence import replay_of
 from jaxformer.parity.diagnose.functions import MOVES
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose, words_of
 from jaxformer.parity.diagnose.operators.positions import other_ids, other_positions, worded
+from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey
 from jaxformer.parity.trace.reference import Reference
@@ -85,6 +86,29 @@ def roundings(operations: list[Op]) -> Iterator[Proposal]:
         if is_whole(op.output) and isinstance(x, torch.Tensor) and x.is_floating_point():
             for how, (_, function) in ROUNDINGS.items():
                 yield op.instead(ROUNDED, with_operand(0, function), how=how)
+
+
+PICKED = Change("indices.picked", "takes positions {jax}", "takes positions {torch} of the rows in {0}", reroutes=True)
+SHOWN = 4
+
+
+def picked(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of the position that is taken of each row, as in `states[rows, ends]`: those whose entries jax's array has."""
+    jax = replay.compared.get(replay.place)
+    for op in replay.operations if jax is not None and jax.shape == replay.wanted.shape else ():
+        x, index = (*op.args, None, None)[:2]
+        pair = op.name == "getitem" and isinstance(index, tuple) and len(index) == 2 and all(map(is_whole, index))
+        if pair and x.is_floating_point() and same(op.output, torch.from_numpy(replay.wanted)):
+            rows, places = index
+            apart = (x[rows] - torch.from_numpy(jax)[:, None]).abs().flatten(2).amax(-1)
+            others = apart.argmin(1)
+            words = {"jax": listed(others), "torch": listed(places)}
+            yield op.instead(PICKED, with_operand(1, lambda _, index=(rows, others): index), **words)
+
+
+def listed(numbers: torch.Tensor) -> str:
+    """Words for the first of some numbers: '3, 0, 4, 4, ...'."""
+    return ", ".join([*map(str, numbers[:SHOWN].tolist()), *["..."] * (len(numbers) > SHOWN)])
 
 
 NARROWED = Change("overflow.narrowed", "computes it in {type}, where it overflows", "computes {0} in int64")
