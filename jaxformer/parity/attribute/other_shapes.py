@@ -127,7 +127,8 @@ def goes_on_with(traced: Traced, reader: Site, site: Site) -> bool:
     order = {other: i for i, other in enumerate(traced.reference.calls)}
     first, last = (order[traced.pairs[each]] for each in (site, reader))
     own = reader not in traced.normal_run.taps and is_given_torchs(traced, reader)
-    within = code_of(traced, reader) == code or not any(first < order[traced.pairs[each]] < last for each in traced.valid)
+    fit = (each for each in traced.pairs if each not in traced.unfit and each.path not in around(reader))
+    within = code_of(traced, reader) == code or not any(first < order[traced.pairs[each]] < last for each in fit)
     return first < last and within and not own
 
 
