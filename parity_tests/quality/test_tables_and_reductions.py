@@ -107,3 +107,24 @@ def test_whole_numbers_in_place_of_others():
     theirs = Ids(lambda ids, valid: ids)
     assert "jax uses `x > 0`" in cause_between(theirs, Ids(lambda ids, valid: valid), X)
     assert "jax has 7 everywhere" in cause_between(theirs, Ids(lambda ids, valid: torch.full_like(ids, 7)), X)
+
+
+class Attention(torch.nn.Module):
+    """Attention to the first keys of each row; `lengths` None: to all."""
+
+    def __init__(self, lengths):
+        super().__init__()
+        self.keys, self.lengths = torch.nn.Linear(D, D), lengths
+
+    def forward(self, x):
+        scores = x @ self.keys(x).mT
+        if self.lengths is not None:
+            scores = scores.masked_fill(torch.arange(T) >= torch.tensor(self.lengths)[:, None, None], -torch.inf)
+        return scores.softmax(-1) @ x
+
+
+def test_rows_of_other_lengths():
+    says = cause_between(Attention([5, 2, 3]), Attention([4, 2, 5]), X)
+    assert "torch shows 5, 2 and 3 keys in the rows, by `" in says
+    assert "jax shows 4, 2 and 5 keys in the rows (residual " in says
+    assert "jax shows 4, 2 and 1 keys in the rows" in cause_between(Attention(None), Attention([4, 2, 1]), X)

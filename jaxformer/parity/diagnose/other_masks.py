@@ -103,18 +103,25 @@ def exchanged(mask: torch.Tensor) -> Others:
 
 
 def other_lengths(keep: torch.Tensor) -> Others:
-    """Masks to try in place of one that shows every query the keys at the beginning of a row, or at its end: longer and shorter
-    rows. Rows of two axes are those of a batch, unless there are as many as keys."""
+    """Masks to try in place of one that shows the keys at one end of a row: longer and shorter rows."""
+    if (places := row_ends(keep)) is not None:
+        for n in range(1, min(MOST_MORE, keep.shape[-1])):
+            for by, moved in (("more", n), ("fewer", -n)):
+                yield "length", {"by": by, "keys": n}, (places < keep.sum(-1, keepdim=True) + moved).expand_as(keep)
+
+
+def row_ends(keep: torch.Tensor) -> torch.Tensor | None:
+    """Return the places of the keys, from the end of a row where those that every query is shown are; None for other masks.
+
+    Rows of two axes are those of a batch, unless there are as many as keys.
+    """
     alike, keys = keep.reshape(len(keep), -1, keep.shape[-1]), keep.shape[-1]
     if len(keep) < 2 or keys < FEWEST or keep.all():
-        return
+        return None
     steps = alike[:, 0].int().diff()
     if (alike != alike[:, :1]).any() or steps.min() * steps.max() < 0 or (keep.ndim == 2 and len(keep) == keys):
-        return
-    places = torch.arange(keys).flip(0) if steps.max() > 0 else torch.arange(keys)
-    for n in range(1, min(MOST_MORE, keys)):
-        for by, moved in (("more", n), ("fewer", -n)):
-            yield "length", {"by": by, "keys": n}, (places < keep.sum(-1, keepdim=True) + moved).expand_as(keep)
+        return None
+    return torch.arange(keys).flip(0) if steps.max() > 0 else torch.arange(keys)
 
 
 class Window(NamedTuple):

@@ -1,0 +1,133 @@
+"""Mutations of padding masks whose rows have other lengths, each row its own: lengths that are computed otherwise, as those of
+convolutions over waves."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from jaxformer.parity.diagnose import mutation
+from jaxformer.parity.diagnose.attention_cores import FUSED
+from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.computes import gives, with_named, with_operand
+from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
+from jaxformer.parity.diagnose.operators.masks import is_new_mask, mask_of
+from jaxformer.parity.diagnose.other_masks import row_ends
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.solve import off
+from jaxformer.parity.diagnose.trace import Op
+from jaxformer.parity.numerics.metrics import EXPLAINED
+from jaxformer.parity.trace.call_records import arrays_in
+
+MOST_KEYS, MOST_OPERATIONS, SHOWN = 128, 20_000, 5
+"""Largest number of keys, and of replayed operations of one mask; so many lengths are shown."""
+LENGTHS = Change(
+    "row_lengths.solved",
+    "shows {jax}",
+    lambda args: "shows {torch}, by {0}" if args["torch"] else "shows all keys in {0}",
+    cost=mutation.GIVEN,
+)
+
+
+class Rows(NamedTuple):
+    """Rows of a batch that show their queries the keys at one end."""
+
+    target: str | Target
+    lengths: torch.Tensor
+    keys: int
+    masked: bool
+    """True where torch has a mask there."""
+    edit: Callable[[torch.Tensor], Edit]
+    """edit(lengths) -> the edit in which the rows have other lengths."""
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of the padding masks that a call is given or makes, or of attention without a mask: each row gets the length
+    that gives jax's row."""
+    jax = replay.compared.get(replay.place)
+    if jax is None or jax.shape != replay.wanted.shape or jax.ndim < 2:
+        return
+    for rows in [*rows_of_masks(replay)] or rows_without_masks(replay, len(jax)):
+        fits = len(rows.lengths) == len(jax) and rows.keys <= MOST_KEYS and rows.keys * replay.cost <= MOST_OPERATIONS
+        lengths = solved(replay, rows, jax) if fits else None
+        if lengths is not None and not torch.equal(lengths, rows.lengths):
+            words = listed(lengths), listed(rows.lengths) if rows.masked else ""
+            yield propose(LENGTHS, rows.target, partial(rows.edit, lengths), jax=words[0], torch=words[1])
+
+
+def rows_of_masks(replay: Replay) -> Iterator[Rows]:
+    """Rows of the padding masks that a call is given, and that it makes."""
+    known: list[torch.Tensor] = []
+    found: list[tuple[str | Target, torch.Tensor, Callable[[torch.Tensor], Edit]]] = []
+    for i, array in enumerate(arrays_in(replay.arguments)):
+        if is_new_mask(array, known):
+            found.append((f"input {i}", array, lambda other, i=i: replay.given_inputs({i: other})))
+    for op in replay.operations:
+        if is_new_mask(op.output, known):
+            found.append((op.target, op.output, lambda other, op=op: op.rewrite(gives(other))))
+    for target, array, edit in found:
+        mask = mask_of(array, replay.operations)
+        if (places := row_ends(mask.seen)) is not None:
+            own = mask.seen.reshape(*mask.seen.shape[:1], -1, mask.seen.shape[-1])[:, 0].sum(-1)
+            shown = partial(of_lengths, places, mask.seen.ndim)
+            yield Rows(
+                target,
+                own,
+                len(places),
+                True,
+                lambda lengths, mask=mask, edit=edit, shown=shown: edit(mask.showing(shown(lengths).expand_as(mask.seen))),
+            )
+
+
+def rows_without_masks(replay: Replay, rows: int) -> Iterator[Rows]:
+    """Rows of attention weights where torch has no mask."""
+    for op in replay.operations:
+        if op.name == "softmax" and op.output.ndim > 2 and op.output.shape[-2] > 1 and len(op.output) % rows == 0:
+            ndim, keys, heads = op.output.ndim, op.output.shape[-1], len(op.output) // rows
+
+            def masked(hidden: torch.Tensor) -> Callable[..., torch.Tensor]:
+                return lambda x: x.masked_fill(hidden, -torch.inf)
+
+            def edit(lengths: torch.Tensor, op: Op = op, ndim: int = ndim, keys: int = keys, heads: int = heads) -> Edit:
+                seen = of_lengths(torch.arange(keys), ndim, lengths.repeat_interleave(heads))
+                return op.rewrite(with_operand(0, masked(~seen)))
+        elif op.name == FUSED and (given := named(op.function, op.args, op.kwargs)).get("attn_mask") is None:
+            if given.get("is_causal"):
+                continue
+            ndim, keys = op.output.ndim, given["key"].shape[-2]
+
+            def edit(lengths: torch.Tensor, op: Op = op, ndim: int = ndim, keys: int = keys) -> Edit:
+                return op.rewrite(with_named(attn_mask=of_lengths(torch.arange(keys), ndim, lengths)))
+        else:
+            continue
+        yield Rows(op.target, torch.full((rows,), keys), keys, False, edit)
+
+
+def of_lengths(places: torch.Tensor, ndim: int, lengths: torch.Tensor) -> torch.Tensor:
+    """Boolean mask of `ndim` axes that shows so many keys in each row."""
+    return places < lengths.reshape(-1, *[1] * (ndim - 1))
+
+
+def solved(replay: Replay, rows: Rows, jax: np.ndarray) -> torch.Tensor | None:
+    """Solve for the length of each row, by replays in which all rows have one length; None if a row has none.
+
+    A row that torch's own length explains keeps it.
+    """
+    found = torch.full_like(rows.lengths, -1)
+    for lengths in (rows.lengths, *(torch.full_like(found, n) for n in range(rows.keys + 1))):
+        array = replay.array(rows.edit(lengths))
+        if array is not None and array.shape == jax.shape:
+            fits = torch.tensor([off(mine, its) <= EXPLAINED for mine, its in zip(array, jax, strict=True)])
+            found = torch.where((found < 0) & fits, lengths, found)
+    return None if (found < 0).any() else found
+
+
+def listed(lengths: torch.Tensor) -> str:
+    """Words for lengths: '3, 5 and 7 keys in the rows', or '4 keys in each row'."""
+    first, *words = map(str, lengths[:SHOWN].tolist())
+    if (lengths == lengths[0]).all():
+        return f"{first} keys in each row"
+    last = ", ..." if len(lengths) > SHOWN else f" and {words.pop()}"
+    return f"{', '.join([first, *words])}{last} keys in the rows"
