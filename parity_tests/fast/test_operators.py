@@ -40,8 +40,8 @@ TRIES = 12
 """So many proposals of an operator are replayed, at most, until one changes the array."""
 PATIENCE = 600.0
 """Seconds of a search, and replays in proportion: what a small budget leaves out is not the operator's fault."""
-ELSEWHERE = {"dropout"}
-"""Operators without proposals here: they need draws."""
+ELSEWHERE = {"dropout", "row_lengths"}
+"""Operators without proposals here: they need draws, or jax's array from the start."""
 
 
 @cache
