@@ -128,3 +128,19 @@ def test_rows_of_other_lengths():
     assert "torch shows 5, 2 and 3 keys in the rows, by `" in says
     assert "jax shows 4, 2 and 5 keys in the rows (residual " in says
     assert "jax shows 4, 2 and 1 keys in the rows" in cause_between(Attention(None), Attention([4, 2, 1]), X)
+
+
+class Padded(torch.nn.Module):
+    """States that are 0 behind the rows' lengths."""
+
+    def __init__(self, lengths):
+        super().__init__()
+        self.inner, self.lengths = torch.nn.Linear(D, D), lengths
+
+    def forward(self, x):
+        return self.inner(x) * (torch.arange(T) < torch.tensor(self.lengths)[:, None])[..., None]
+
+
+def test_rows_that_are_0_behind_their_lengths():
+    says = cause_between(Padded([5, 4, 3]), Padded([3, 4, 2]), X)
+    assert "jax has 0 behind 3, 4 and 2 positions in the rows" in says

@@ -125,7 +125,9 @@ class Registry:
             (self.of(parameters.constants), 1),
             (self.of(exchange.lists_of_layers, exchange.twins), 1),
         )
-        solved = self.of(indices.picked, row_lengths.proposals, tables.small_tables, tables.rows_of_positions)
+        solved = self.of(
+            indices.picked, row_lengths.zeroed, row_lengths.proposals, tables.small_tables, tables.rows_of_positions
+        )
         last = ((self.in_runs(), 1), (self.of(parameters.in_one_layer), 1), (solved, 1))
         few = runs < OF_EACH * len(self.replay.operations)
         return (*first, *(self.turns() if few else self.one_by_one()), *last)

@@ -1,9 +1,9 @@
-"""Mutations of padding masks whose rows have other lengths, each row its own: lengths that are computed otherwise, as those of
-convolutions over waves."""
+"""Mutations of rows that have other lengths, each row its own, in padding masks or in arrays that are 0 behind them: lengths
+that are computed otherwise, as those of convolutions over waves."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.diagnose.computes import gives, with_named, with_operand
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
 from jaxformer.parity.diagnose.operators.masks import is_new_mask, mask_of
+from jaxformer.parity.diagnose.operators.reroute import array_of
 from jaxformer.parity.diagnose.other_masks import row_ends
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import off
@@ -29,6 +30,7 @@ LENGTHS = Change(
     lambda args: "shows {torch}, by {0}" if args["torch"] else "shows all keys in {0}",
     cost=mutation.GIVEN,
 )
+ZEROED = Change("row_lengths.zeroed", "has 0 behind {jax}", "has {0} as it is")
 
 
 class Rows(NamedTuple):
@@ -53,8 +55,21 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
         fits = len(rows.lengths) == len(jax) and rows.keys <= MOST_KEYS and rows.keys * replay.cost <= MOST_OPERATIONS
         lengths = solved(replay, rows, jax) if fits else None
         if lengths is not None and not torch.equal(lengths, rows.lengths):
-            words = listed(lengths), listed(rows.lengths) if rows.masked else ""
+            words = listed(lengths, "keys"), listed(rows.lengths, "keys") if rows.masked else ""
             yield propose(LENGTHS, rows.target, partial(rows.edit, lengths), jax=words[0], torch=words[1])
+
+
+def zeroed(replay: Replay) -> Iterator[Proposal]:
+    """Mutation in which the array `B T D` is 0 behind as many positions of each row as in jax's array."""
+    jax = replay.compared.get(replay.place)
+    if jax is None or jax.shape != replay.wanted.shape or jax.ndim != 3:
+        return
+    kept = torch.from_numpy(jax != 0).any(-1)
+    lengths = kept.sum(-1)
+    shown = of_lengths(torch.arange(jax.shape[1]), 2, lengths)
+    if torch.equal(shown, kept) and not kept.all() and replay.wanted[~kept.numpy()].any():
+        array = array_of(replay)
+        yield propose(ZEROED, array.target, partial(array.edit, shown[..., None].mul), jax=listed(lengths, "positions"))
 
 
 def rows_of_masks(replay: Replay) -> Iterator[Rows]:
@@ -85,24 +100,28 @@ def rows_without_masks(replay: Replay, rows: int) -> Iterator[Rows]:
     """Rows of attention weights where torch has no mask."""
     for op in replay.operations:
         if op.name == "softmax" and op.output.ndim > 2 and op.output.shape[-2] > 1 and len(op.output) % rows == 0:
-            ndim, keys, heads = op.output.ndim, op.output.shape[-1], len(op.output) // rows
-
-            def masked(hidden: torch.Tensor) -> Callable[..., torch.Tensor]:
-                return lambda x: x.masked_fill(hidden, -torch.inf)
-
-            def edit(lengths: torch.Tensor, op: Op = op, ndim: int = ndim, keys: int = keys, heads: int = heads) -> Edit:
-                seen = of_lengths(torch.arange(keys), ndim, lengths.repeat_interleave(heads))
-                return op.rewrite(with_operand(0, masked(~seen)))
-        elif op.name == FUSED and (given := named(op.function, op.args, op.kwargs)).get("attn_mask") is None:
-            if given.get("is_causal"):
-                continue
-            ndim, keys = op.output.ndim, given["key"].shape[-2]
-
-            def edit(lengths: torch.Tensor, op: Op = op, ndim: int = ndim, keys: int = keys) -> Edit:
-                return op.rewrite(with_named(attn_mask=of_lengths(torch.arange(keys), ndim, lengths)))
+            keys, edit = op.output.shape[-1], shown_to_softmax
+        elif op.name == FUSED and not masked(given := named(op.function, op.args, op.kwargs)):
+            keys, edit = given["key"].shape[-2], shown_to_kernel
         else:
             continue
-        yield Rows(op.target, torch.full((rows,), keys), keys, False, edit)
+        yield Rows(op.target, torch.full((rows,), keys), keys, False, partial(edit, op, torch.arange(keys)))
+
+
+def masked(given: dict[str, Any]) -> bool:
+    """True if fused attention has a mask, by its arguments."""
+    return given.get("attn_mask") is not None or bool(given.get("is_causal"))
+
+
+def shown_to_softmax(op: Op, places: torch.Tensor, lengths: torch.Tensor) -> Edit:
+    """Edit in which a softmax is over so many keys of each row; a row may have several heads."""
+    hidden = ~of_lengths(places, op.output.ndim, lengths.repeat_interleave(len(op.output) // len(lengths)))
+    return op.rewrite(with_operand(0, lambda x: x.masked_fill(hidden, -torch.inf)))
+
+
+def shown_to_kernel(op: Op, places: torch.Tensor, lengths: torch.Tensor) -> Edit:
+    """Edit in which fused attention is to so many keys of each row."""
+    return op.rewrite(with_named(attn_mask=of_lengths(places, op.output.ndim, lengths)))
 
 
 def of_lengths(places: torch.Tensor, ndim: int, lengths: torch.Tensor) -> torch.Tensor:
@@ -124,10 +143,10 @@ def solved(replay: Replay, rows: Rows, jax: np.ndarray) -> torch.Tensor | None:
     return None if (found < 0).any() else found
 
 
-def listed(lengths: torch.Tensor) -> str:
+def listed(lengths: torch.Tensor, what: str) -> str:
     """Words for lengths: '3, 5 and 7 keys in the rows', or '4 keys in each row'."""
     first, *words = map(str, lengths[:SHOWN].tolist())
     if (lengths == lengths[0]).all():
-        return f"{first} keys in each row"
+        return f"{first} {what} in each row"
     last = ", ..." if len(lengths) > SHOWN else f" and {words.pop()}"
-    return f"{', '.join([first, *words])}{last} keys in the rows"
+    return f"{', '.join([first, *words])}{last} {what} in the rows"
