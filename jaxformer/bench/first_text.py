@@ -6,17 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.bench.items import COLD, JAXFORMER
-from jaxformer.bench.problems import GPT2, load_problem
+from jaxformer.bench.problems import load_problem
 
 
 def by_jaxformer(folder: Path, problem: Any) -> list[int]:
-    """Load and generate with jaxformer, as a user's script would."""
-    import safetensors.numpy
-
+    """Load transformers' folder and generate with jaxformer, as a user's script would."""
     import jaxformer as jf
 
-    model = jf.from_torch(safetensors.numpy.load_file(folder / GPT2), jf.abstract(problem.model), "gpt2")
-    return jf.generate(model, problem.prompts, problem.n_tokens).ravel().tolist()
+    return jf.generate(jf.load(folder), problem.prompts, problem.n_tokens).ravel().tolist()
 
 
 def by_transformers(folder: Path, problem: Any) -> list[int]:
