@@ -144,3 +144,24 @@ class Padded(torch.nn.Module):
 def test_rows_that_are_0_behind_their_lengths():
     says = cause_between(Padded([5, 4, 3]), Padded([3, 4, 2]), X)
     assert "jax has 0 behind 3, 4 and 2 positions in the rows" in says
+
+
+class Turned(torch.nn.Module):
+    """Two arrays times the same numbers, as queries and keys are times cosines."""
+
+    def __init__(self, divides):
+        super().__init__()
+        self.one, self.other, self.divides = torch.nn.Linear(D, D), torch.nn.Linear(D, D), divides
+
+    def forward(self, x):
+        by, queries, keys = 2 + torch.arange(D).cos().to(x.dtype), self.one(x), self.other(x)
+        if self.divides:
+            return (queries / by @ (keys / by).mT).softmax(-1) @ x
+        return (queries * by @ (keys * by).mT).softmax(-1) @ x
+
+
+def test_operations_that_share_an_operand_are_changed_together():
+    says = cause_between(Turned(divides=False), Turned(divides=True), X)
+    assert "torch computes `queries * by`" in says
+    assert "and `keys * by`" in says
+    assert "jax divides the first by the second" in says

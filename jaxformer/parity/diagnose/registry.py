@@ -80,7 +80,7 @@ SEVERAL = (
     clamped.proposals,
 )
 """Operators that read the list of all operations."""
-OPERANDS = (arguments.literals, reroute.made_before, pairs.before_sums)
+OPERANDS = (arguments.literals, operations.sharing, reroute.made_before, pairs.before_sums)
 """Operators of the operands of operations, used one after another."""
 ORDERS: tuple[OfOp, ...] = (permute.repeats, permute.merges_and_splits, permute.pixels, packing.inner_parts, permute.transposed)
 ALONG: tuple[OfOp, ...] = (axes.reductions, axes.rolls, axes.orders, axes.rows_together, axes.other_axes)

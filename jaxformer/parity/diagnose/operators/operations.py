@@ -30,9 +30,9 @@ from jaxformer.parity.diagnose.functions import (
     padded,
     spelled,
 )
-from jaxformer.parity.diagnose.mutation import DELETES, REPEATS, Change, Free, Proposal, words_of
+from jaxformer.parity.diagnose.mutation import DELETES, REPEATS, Change, Free, Proposal, propose, words_of
 from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS, arranged
-from jaxformer.parity.diagnose.trace import Op, same
+from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 
 COPYING = ("clone", "contiguous", "to", "detach", "float")
 SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "where", "pow"}
@@ -44,6 +44,7 @@ FUNCTION = Change("operations.function", "has {function} there")
 ACTIVATION = Change("operations.activation", "has {how} there")
 EXPONENTIAL = Change("operations.exponential", "has {how} there")
 OF_TWO = Change("operations.arithmetic", words_of(ARITHMETIC))
+OF_SEVERAL = Change("operations.arithmetic_of_several", words_of(ARITHMETIC), "computes {targets:and}")
 WITH_NUMBER = Change("operations.with_number", words_of(WITH_NUMBERS))
 NORM = Change(
     "operations.norm",
@@ -147,6 +148,18 @@ def replacements(op: Op) -> Iterator[Proposal]:
     for mode, how in itertools.product(MODES, RESIZINGS) if name == "interpolate" else ():
         switches = {"align_corners": True if how == "align_corners" else None, "antialias": how == "antialias"}
         yield op.instead(RESIZED, with_named(mode=mode, **switches), how=how, mode=mode)
+
+
+def sharing(ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations of several operations of one kind that share an operand, all alike: of queries and keys times the cosines."""
+    for name in OTHERWISE:
+        those = [op for op in ops if op.name == name and [*map(torch.is_tensor, op.args[:2])] == [True, True]]
+        shared = [op.args[1] for op in those]
+        for i, x in enumerate(shared):
+            group = [op for op in those[i:] if same(op.args[1], x)]
+            for how in OTHERWISE[name] if len(group) > 1 and not any(same(x, each) for each in shared[:i]) else ():
+                edit = partial(Rewrite, {op.place: of_first(ARITHMETIC[how][1], 2) for op in group})
+                yield propose(OF_SEVERAL, tuple(op.target for op in group), edit, how=how)
 
 
 def of_tensor(function: Any, number: float, _: Any, args: Any, kwargs: Any, n: int) -> Any:
