@@ -104,7 +104,8 @@ CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "any": "all", "all":
 REDUCTIONS = ("mean", "sum", "amax", "amin")
 VARIANCES = ("var", "std", "var_mean", "std_mean")
 NORMALIZED = ("layer_norm", "rms_norm")
-WINDOWED = {"conv1d", "conv2d", "conv3d", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d"}
+CONVOLVING = ("conv1d", "conv2d", "conv3d")
+WINDOWED = {*CONVOLVING, "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d"}
 """Functions with windows, which may pad their input."""
 RESHAPES = {"reshape", "view", "flatten", "unflatten"}
 MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqueeze", "squeeze", "getitem", "get", "clone"}

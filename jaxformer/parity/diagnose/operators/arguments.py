@@ -10,14 +10,13 @@ import torch
 
 from jaxformer.parity.diagnose.calls import names_of
 from jaxformer.parity.diagnose.computes import with_argument, with_operand
-from jaxformer.parity.diagnose.functions import COMPARING, is_real
+from jaxformer.parity.diagnose.functions import COMPARING, CONVOLVING, is_real
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, grouped, propose
 from jaxformer.parity.diagnose.numbers_and_orders import BASES, ORDINALS
 from jaxformer.parity.diagnose.trace import Op, Rewrite
 
 SMALL = 0.01
 """Numbers below this are taken for epsilons."""
-CONVOLVING = ("conv1d", "conv2d", "conv3d")
 MOST: dict[str, int] = {"topk": 32} | dict.fromkeys(CONVOLVING, 8)
 """Functions -> the largest integers that are tried: of entries that are chosen; of strides, pads and dilations."""
 BESIDE = (0.99, 1.01)

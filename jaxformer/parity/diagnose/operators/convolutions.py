@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.diagnose.computes import Compute, with_named
-from jaxformer.parity.diagnose.functions import spread
+from jaxformer.parity.diagnose.functions import CONVOLVING, spread
 from jaxformer.parity.diagnose.mutation import Change, Proposal
 from jaxformer.parity.diagnose.trace import Op
 
@@ -83,7 +83,7 @@ def pads(op: Op) -> Iterator[Proposal]:
 def convolutions(op: Op) -> Iterator[Proposal]:
     """Mutations of a convolution: another mode of padding, windows that begin elsewhere, another dilation, an input that is
     reshaped where it has to be transposed, height and width exchanged."""
-    if op.name not in ("conv1d", "conv2d", "conv3d"):
+    if op.name not in CONVOLVING:
         return
     call = settings(op.function, op.args, op.kwargs)
     stride, sizes = call["stride"], call["weight"].shape[2:]

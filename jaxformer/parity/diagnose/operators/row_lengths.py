@@ -13,7 +13,7 @@ from jaxformer.parity.diagnose.attention_cores import FUSED
 from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.diagnose.computes import gives, with_named, with_operand
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
-from jaxformer.parity.diagnose.operators.masks import is_new_mask, mask_of
+from jaxformer.parity.diagnose.operators.masks import is_new_mask, mask_of, without
 from jaxformer.parity.diagnose.operators.reroute import array_of
 from jaxformer.parity.diagnose.other_masks import row_ends
 from jaxformer.parity.diagnose.replay import Replay
@@ -39,7 +39,7 @@ class Rows(NamedTuple):
     target: str | Target
     lengths: torch.Tensor
     keys: int
-    masked: bool
+    is_masked: bool
     """True where torch has a mask there."""
     edit: Callable[[torch.Tensor], Edit]
     """edit(lengths) -> the edit in which the rows have other lengths."""
@@ -55,7 +55,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
         fits = len(rows.lengths) == len(jax) and rows.keys <= MOST_KEYS and rows.keys * replay.cost <= MOST_OPERATIONS
         lengths = solved(replay, rows, jax) if fits else None
         if lengths is not None and not torch.equal(lengths, rows.lengths):
-            words = listed(lengths, "keys"), listed(rows.lengths, "keys") if rows.masked else ""
+            words = listed(lengths, "keys"), listed(rows.lengths, "keys") if rows.is_masked else ""
             yield propose(LENGTHS, rows.target, partial(rows.edit, lengths), jax=words[0], torch=words[1])
 
 
@@ -85,7 +85,7 @@ def rows_of_masks(replay: Replay) -> Iterator[Rows]:
     for target, array, edit in found:
         mask = mask_of(array, replay.operations)
         if (places := row_ends(mask.seen)) is not None:
-            own = mask.seen.reshape(*mask.seen.shape[:1], -1, mask.seen.shape[-1])[:, 0].sum(-1)
+            own = mask.seen.reshape(len(mask.seen), -1, len(places))[:, 0].sum(-1)
             shown = partial(of_lengths, places, mask.seen.ndim)
             yield Rows(
                 target,
@@ -101,14 +101,14 @@ def rows_without_masks(replay: Replay, rows: int) -> Iterator[Rows]:
     for op in replay.operations:
         if op.name == "softmax" and op.output.ndim > 2 and op.output.shape[-2] > 1 and len(op.output) % rows == 0:
             keys, edit = op.output.shape[-1], shown_to_softmax
-        elif op.name == FUSED and not masked(given := named(op.function, op.args, op.kwargs)):
+        elif op.name == FUSED and not has_mask(given := named(op.function, op.args, op.kwargs)):
             keys, edit = given["key"].shape[-2], shown_to_kernel
         else:
             continue
         yield Rows(op.target, torch.full((rows,), keys), keys, False, partial(edit, op, torch.arange(keys)))
 
 
-def masked(given: dict[str, Any]) -> bool:
+def has_mask(given: dict[str, Any]) -> bool:
     """True if fused attention has a mask, by its arguments."""
     return given.get("attn_mask") is not None or bool(given.get("is_causal"))
 
@@ -116,7 +116,7 @@ def masked(given: dict[str, Any]) -> bool:
 def shown_to_softmax(op: Op, places: torch.Tensor, lengths: torch.Tensor) -> Edit:
     """Edit in which a softmax is over so many keys of each row; a row may have several heads."""
     hidden = ~of_lengths(places, op.output.ndim, lengths.repeat_interleave(len(op.output) // len(lengths)))
-    return op.rewrite(with_operand(0, lambda x: x.masked_fill(hidden, -torch.inf)))
+    return op.rewrite(with_operand(0, without(hidden, -torch.inf)))
 
 
 def shown_to_kernel(op: Op, places: torch.Tensor, lengths: torch.Tensor) -> Edit:
