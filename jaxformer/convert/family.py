@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,12 @@ LAYER = "{layer}", "{later}", "{one}"
 one layer."""
 PART = "{part}"
 """Place of the number of a stack among several, in a start of names."""
+
+
+@lru_cache
+def _start_pattern(start: str) -> re.Pattern[str]:
+    """Compile a start of names, where `{part}` is a number."""
+    return re.compile(re.escape(start).replace(re.escape(PART), r"(\d+)"))
 
 
 @dataclass(frozen=True)
@@ -186,7 +193,7 @@ class Family:
         """Return the longest start of a JAX name that `stacks` has, and torch's start; two empty strings if there is none."""
         found = []
         for ours, theirs in self.stacks.items():
-            if match := re.match(re.escape(ours).replace(re.escape(PART), r"(\d+)"), name):
+            if match := _start_pattern(ours).match(name):
                 found.append((match[0], theirs.replace(PART, match[match.lastindex or 0])))
         return max(found, key=lambda it: len(it[0]), default=("", ""))
 
