@@ -42,7 +42,7 @@ def whisper(tmp_path_factory):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", usually(CASES, "short, German, text, 1", "long, into English, timestamps, 3"))
+@pytest.mark.parametrize("name", usually(CASES, "long, into English, timestamps, 3"))
 def test_ids_are_transformers(name, whisper):
     (theirs, ours), (audio, asked, timestamps, beams) = whisper, CASES[name]
     features = torch.from_numpy(ours.features(audio, 16000).copy()).T[None]

@@ -241,6 +241,7 @@ def test_the_file_fails_until_the_source_is_mended(name, folder, monkeypatch):
         requested(file, *NOTHING)
 
 
+@pytest.mark.slow
 def test_it_fails_under_pytest_by_itself(folder):
     """With a function that makes the model, and in a process that knows nothing of this one."""
     text = f"{NNX}\ndef make():\n    return Net({D}, {F}, rngs=nnx.Rngs(0)), lambda model, x: model(x)\n"

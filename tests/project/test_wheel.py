@@ -42,6 +42,7 @@ def test_the_console_script_of_the_wheel_is_a_function(installed):
     assert script.load() is main
 
 
+@pytest.mark.slow
 def test_a_recipe_trains_outside_of_the_checkout(installed, tmp_path):
     small = (
         "--preset copy --steps 4 --evaluate-every 2 --batch 3 --show 0 --out run "
