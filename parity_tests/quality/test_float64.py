@@ -216,4 +216,4 @@ class Casting(torch.nn.Linear):
 @pytest.mark.parametrize(("kind", "widening"), [(torch.nn.Linear, nullcontext), (Casting, torch_float64)])
 def test_what_casts_nowhere_needs_no_widening(kind, widening):
     x = np.random.default_rng(4).standard_normal((3, 5))
-    assert Unperturbed(kind(5, 7), (x,), lambda model, x: model(x / 3)).widening is widening
+    assert Unperturbed(kind(5, 7), (x,), lambda model, x: model(x / 3)).torch.widening is widening

@@ -62,7 +62,7 @@ def is_covered(base: Unperturbed, changes: dict[str, np.ndarray]) -> bool:
 
     if not changes:
         return False
-    rng, parameters = np.random.default_rng(1), dict(base.model.named_parameters())
+    rng, parameters = np.random.default_rng(1), dict(base.torch.model.named_parameters())
     before = {name: parameters[name].detach().clone() for name in changes}
     with torch.no_grad():
         for name, entries in changes.items():

@@ -1,7 +1,7 @@
 """Effect of perturbations on a torch model's output: by gradients for everything at once, by trying for single parts."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -15,10 +15,10 @@ from jaxformer.parity.trace.outputs import side_by_side
 from jaxformer.parity.trace.reference import REFUSALS
 
 
-class Unperturbed(Baseline):
-    """Torch model in float64, with its output as the baseline of every perturbation."""
+class InFloat64:
+    """Torch model in float64, which takes arrays and gives its output as one array."""
 
-    def __init__(self, model: Any, inputs: tuple[np.ndarray, ...], call: Callable[..., Any]):
+    def __init__(self, model: Any, call: Callable[..., Any]):
         import torch
 
         self.model, self.call = copy.deepcopy(model).eval().double(), call
@@ -26,24 +26,36 @@ class Unperturbed(Baseline):
             if isinstance(module, torch.nn.Embedding):
                 module.padding_idx = None  # padding_idx drops gradients, and does nothing else
         self.widening: Callable[[], AbstractContextManager[Any]] = torch_float64
-        super().__init__(self._given, [array.astype(np.float64) if array.dtype.kind == "f" else array for array in inputs])
-        self.widening = nullcontext if self.casts_nowhere() else torch_float64
-        if not np.isfinite(self.reference).any():
-            raise InputError("the torch model's output holds no finite number, so it shows nothing; give it other inputs")
 
-    def casts_nowhere(self) -> bool:
-        """True if the model stays in float64 by itself: then a run takes a third less time."""
-        self.widening = nullcontext
-        try:
-            return np.atleast_1d(self._given(self.inputs)).tobytes() == self.reference.tobytes()
-        except REFUSALS:  # float32 beside float64
-            return False
-
-    def _given(self, inputs: Inputs) -> np.ndarray:
+    def __call__(self, inputs: Inputs) -> np.ndarray:
         import torch
 
         with torch.no_grad(), self.widening():
-            return host(side_by_side(self.call(self.model, *map(torch.from_numpy, inputs))))
+            return host(self.output(map(torch.from_numpy, inputs)))
+
+    def output(self, tensors: Iterable[Any]) -> Any:
+        """Return the outputs side by side, as a tensor."""
+        return side_by_side(self.call(self.model, *tensors))
+
+    def widen_if_needed(self, inputs: Inputs, output: np.ndarray) -> None:
+        """Leave casts as they are if the model stays in float64 by itself: then a run takes a third less time."""
+        self.widening = nullcontext
+        try:
+            stays = np.atleast_1d(self(inputs)).tobytes() == output.tobytes()
+        except REFUSALS:  # float32 beside float64
+            stays = False
+        self.widening = nullcontext if stays else torch_float64
+
+
+class Unperturbed(Baseline):
+    """Torch model in float64, with its output as the baseline of every perturbation."""
+
+    def __init__(self, model: Any, inputs: tuple[np.ndarray, ...], call: Callable[..., Any]):
+        self.torch = InFloat64(model, call)
+        super().__init__(self.torch, [array.astype(np.float64) if array.dtype.kind == "f" else array for array in inputs])
+        self.torch.widen_if_needed(self.inputs, self.reference)
+        if not np.isfinite(self.reference).any():
+            raise InputError("the torch model's output holds no finite number, so it shows nothing; give it other inputs")
 
     def gradients(self) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
         """Return what gradients prove to be covered: entries of each float parameter, and rows and positions of each input."""
@@ -51,10 +63,10 @@ class Unperturbed(Baseline):
 
         rows, finite = self.finite_rows()
         inputs = [torch.from_numpy(array) for array in finite]
-        parameters = {name: p.requires_grad_() for name, p in self.model.named_parameters() if p.is_floating_point()}
+        parameters = {name: p.requires_grad_() for name, p in self.torch.model.named_parameters() if p.is_floating_point()}
         floats = {i: t.clone().requires_grad_() for i, t in enumerate(inputs) if t.is_floating_point()}
-        with torch.enable_grad(), self.widening(), self.lookups(inputs) as looked:
-            output = side_by_side(self.call(self.model, *(floats.get(i, tensor) for i, tensor in enumerate(inputs))))
+        with torch.enable_grad(), self.torch.widening(), self.lookups(inputs) as looked:
+            output = self.torch.output(floats.get(i, tensor) for i, tensor in enumerate(inputs))
         sources = [*parameters.values(), *floats.values(), *(found for _, found, _ in looked)]
         given = iter([None] * len(sources))
         try:
@@ -111,7 +123,7 @@ class Unperturbed(Baseline):
             if len(alike) == 1:
                 found.append((alike[0], rows, module.weight))
 
-        tables = [module for module in self.model.modules() if isinstance(module, torch.nn.Embedding)]
+        tables = [module for module in self.torch.model.modules() if isinstance(module, torch.nn.Embedding)]
         handles = [module.register_forward_hook(remember) for module in tables]
         try:
             yield found

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Any
 from unittest import mock
 
@@ -24,6 +24,12 @@ RecordSoftmax = Callable[[Any, Any], None]
 
 def watch_softmax(record: RecordSoftmax) -> AbstractContextManager[Any]:
     """Context manager: `record` gets every softmax of torch's functions, methods and modules, also of nn.MultiheadAttention."""
+    return _softmax_mode()(record)
+
+
+@cache
+def _softmax_mode() -> Any:
+    """Return the class of these context managers; a class of each would keep the watched model until garbage is collected."""
     import torch
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
@@ -32,6 +38,10 @@ def watch_softmax(record: RecordSoftmax) -> AbstractContextManager[Any]:
 
     class Watching(TorchFunctionMode):
         """Torch function mode that is off inside its own functions: a function that calls another one is recorded once."""
+
+        def __init__(self, record: RecordSoftmax):
+            super().__init__()
+            self.record = record
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
@@ -42,14 +52,14 @@ def watch_softmax(record: RecordSoftmax) -> AbstractContextManager[Any]:
             if func is functional.scaled_dot_product_attention:
                 with torch.no_grad():
                     scores = fused_scores(*args, **kwargs)
-                    record(scores, scores.softmax(-1))
+                    self.record(scores, scores.softmax(-1))
             elif func in ordinary:
                 scores, dim = (args[i] if i < len(args) else kwargs.get(name) for i, name in enumerate(("input", "dim")))
                 if dim is not None and scores.ndim and dim % scores.ndim == scores.ndim - 1:
-                    record(scores.detach(), output.detach())
+                    self.record(scores.detach(), output.detach())
             return output
 
-    return Watching()
+    return Watching
 
 
 def fused_scores(
