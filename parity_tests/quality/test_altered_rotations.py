@@ -155,6 +155,9 @@ CASES = {
         {},
         f"exponents 2i / {H + 2} for 2i / {H}",
     ),
+    "slowest first": ({"rates": RATES[::-1]}, {}, "jax has the rates in reverse order, the slowest first"),
+    "a rate of two pairs": ({"rates": RATES[[0, 0, 1]]}, {}, "jax has one rate for two pairs: base^(-2 (i // 2) / width)"),
+    "not inverted": ({"rates": 1 / RATES}, {}, "by base^(-2i / width); jax multiplies them by base^(2i / width)"),
     "undivided": (
         {},
         {"slower": 8},

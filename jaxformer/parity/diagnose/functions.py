@@ -105,7 +105,7 @@ REDUCTIONS = ("mean", "sum", "amax", "amin")
 VARIANCES = ("var", "std", "var_mean", "std_mean")
 NORMALIZED = ("layer_norm", "rms_norm")
 CONVOLVING = ("conv1d", "conv2d", "conv3d")
-WINDOWED = {*CONVOLVING, "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d"}
+WINDOWED = {*CONVOLVING, *(f"{kind}_pool{axes}d" for kind in ("max", "avg") for axes in (1, 2, 3))}
 """Functions with windows, which may pad their input."""
 RESHAPES = {"reshape", "view", "flatten", "unflatten"}
 MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqueeze", "squeeze", "getitem", "get", "clone"}

@@ -10,15 +10,17 @@ import torch
 
 from jaxformer.parity.diagnose.calls import names_of
 from jaxformer.parity.diagnose.computes import with_argument, with_operand
-from jaxformer.parity.diagnose.functions import COMPARING, CONVOLVING, is_real
+from jaxformer.parity.diagnose.functions import COMPARING, WINDOWED, is_real
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, grouped, propose
 from jaxformer.parity.diagnose.numbers_and_orders import BASES, ORDINALS
 from jaxformer.parity.diagnose.trace import Op, Rewrite
 
 SMALL = 0.01
 """Numbers below this are taken for epsilons."""
-MOST: dict[str, int] = {"topk": 32} | dict.fromkeys(CONVOLVING, 8)
-"""Functions -> the largest integers that are tried: of entries that are chosen; of strides, pads and dilations."""
+MOST: dict[str, int] = {"topk": 32} | dict.fromkeys(WINDOWED, 8)
+"""Functions -> the largest integers that are tried: of entries that are chosen; of windows, strides, pads and dilations."""
+OF_AXES = ("kernel_size", "stride", "padding", "dilation")
+"""Arguments that are one integer for all axes, or one for each."""
 BESIDE = (0.99, 1.01)
 """Factors of nearby values: where one of them gives the same array, the number acts in steps."""
 NUMBER = Change("arguments.number", lambda args: NAMED if args["name"] else "has {value} for {was:.9g} there")
@@ -39,11 +41,12 @@ def proposals(op: Op) -> Iterator[Proposal]:
         elif isinstance(was, torch.Tensor) and at not in (0, 1) and op.name != "where":
             yield op.instead(WITHOUT, with_argument(at, None), how="bias" if was.ndim == 1 else "tensor", at=at)
         else:
-            for other in other_values(was, op.name):
+            name = name_of(op.function, at) if op.name in WINDOWED else ""
+            for other in other_values(was, op.name, int(op.name[-2]) if name in OF_AXES else 1):
                 is_factor = type(other) is int and other != 0 and is_real(op)
                 near = tuple(partial(op.rewrite, with_argument(at, c * other)) for c in BESIDE if is_factor)
-                name = {"name": name_of(op.function, at)} if op.name in CONVOLVING else {}
-                yield op.instead(OTHER, with_argument(at, other), near, other=shown(other), was=shown(was), at=at, **name)
+                said = {"other": shown(other), "was": shown(was), "at": at} | ({"name": name} if name else {})
+                yield op.instead(OTHER, with_argument(at, other), near, **said)
     if op.name == "scaled_dot_product_attention" and op.kwargs.get("scale") is None:
         yield number(op, "scale", op.args[0].shape[-1] ** -0.5)
 
@@ -68,14 +71,16 @@ def name_of(function: Callable[..., Any], at: int | str) -> str:
         return ""
 
 
-def other_values(value: Any, name: str) -> list[Any]:
-    """Values to try in place of a boolean, an integer, a slice, or a short tuple or list of them; none for other values."""
+def other_values(value: Any, name: str, axes: int = 1) -> list[Any]:
+    """Values to try in place of a boolean, an integer, a slice, or a short tuple or list of them; none for other values. An
+    integer may stand for one on each of several axes."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
         ends = {0: [-1], -1: [0]}.get(value, []) if name == "getitem" else []
         others = range(1, MOST.get(name, 0) + 1) if value > 0 else ()
-        return [*ends, value - 1, value + 1, *(each for each in others if abs(each - value) > 1)]
+        of_one = other_values((value,) * axes, name) if axes > 1 else []
+        return [*ends, value - 1, value + 1, *(each for each in others if abs(each - value) > 1), *of_one]
     if isinstance(value, slice):
         return [slice(*ends, value.step) for ends in other_ends(value.start, value.stop)]
     if type(value) in (tuple, list) and 0 < len(value) <= 4:

@@ -22,6 +22,8 @@ DILATIONS = (1, 2, 3, 4, 8, 16, 32)
 WINDOWS = ("hann", "hamming", "blackman", "bartlett")
 MOST_PADS, LONGEST = 16, 7
 """Largest number of padded entries, and longest window of a pooling, that are tried."""
+Ends = tuple[tuple[int, ...], ...]
+"""Numbers for both ends of each axis."""
 FLIPPED = Change("convolutions.flipped", "pads at the other end")
 AXIS_FLIPPED = Change("convolutions.axis_flipped", "pads at the other end of axis {axis}")
 EXCHANGED = Change("convolutions.exchanged", "has the pads of height and width exchanged")
@@ -93,7 +95,7 @@ def convolutions(op: Op) -> Iterator[Proposal]:
         yield op.instead(MODE, having(padded, mode=mode, later=none), how=mode)
     most = max(*(step - 1 for step in stride), *padding)
     yield from beginnings(op, lambda later: having(padded, mode="constant", later=later), most, padding)
-    yield from uneven(op, padding)
+    yield from uneven(op, padding, lambda more: having(with_more, more=more))
     for dilation in DILATIONS if max(sizes) > 1 else ():
         if any(dilation != each for each in call["dilation"]):
             yield op.instead(DILATION, having(dilated, dilation=dilation), dilation=dilation)
@@ -113,7 +115,7 @@ def transposed(op: Op) -> Iterator[Proposal]:
 
 def pools(op: Op) -> Iterator[Proposal]:
     """Mutations of a pooling: shorter and longer windows, along all axes or one, which begin where torch's do, are centred, or
-    begin at the first entry."""
+    begin at the first entry; more or fewer pads at one end."""
     if op.name[:-2] not in ("max_pool", "avg_pool"):
         return
     call, axes = named(op.function, op.args, op.kwargs), range(int(op.name[-2]))
@@ -122,18 +124,22 @@ def pools(op: Op) -> Iterator[Proposal]:
         sizes = tuple(size if axis in (None, i) else its for i, its in zip(axes, own, strict=True))
         begins = pads, *(tuple((each - even) // 2 for each in sizes) for even in (0, 1)), (0,) * len(axes)
         for before in dict.fromkeys(begins) if sizes != own else ():
-            yield op.instead(SIZES, partial(of_size, sizes, before), sizes=sizes, before=before)
+            yield op.instead(SIZES, partial(of_size, sizes, before, None), sizes=sizes, before=before)
+    yield from uneven(op, pads, lambda more: partial(of_size, own, *zip(*both(pads, more), strict=True)))
 
 
-def of_size(sizes: tuple[int, ...], before: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute a pooling of as many windows of another size, with these pads before the first entry."""
+def of_size(sizes: tuple[int, ...], before: tuple[int, ...], behind: Any, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Compute a pooling with windows of another size, and these pads before the first entry and behind the last; without the
+    latter, of as many windows."""
     call, wanted = named(function, args, kwargs), function(*args, **kwargs).shape[2:]
     strides, steps = call.get("stride") or call["kernel_size"], call.get("dilation", 1)
     several = (spread(each, len(sizes)) for each in (strides, steps))
     sides: list[int] = []
     x = call["input"]
-    for length, count, size, pad, stride, step in zip(x.shape[2:], wanted, sizes, before, *several, strict=True):
-        sides = [pad, (count - 1) * stride + (size - 1) * step + 1 - length - pad, *sides]
+    ends = behind or (None,) * len(sizes)
+    for length, count, size, pad, end, stride, step in zip(x.shape[2:], wanted, sizes, before, ends, *several, strict=True):
+        fits = (count - 1) * stride + (size - 1) * step + 1 - length - pad
+        sides = [pad, fits if end is None else end, *sides]
     pool = partial(function, **call | {"kernel_size": sizes, "stride": strides, "padding": 0, "ceil_mode": False})
     if function.__name__.startswith("max"):
         return pool(input=functional.pad(x, sides, value=-torch.inf))
@@ -156,15 +162,21 @@ def beginnings(op: Op, moved: Callable[..., Compute], most: int, padding: tuple[
                 yield op.instead(AXIS_BEGINS if at else BEGINS, compute, **said(later), **at)
 
 
-def uneven(op: Op, padding: tuple[int, ...]) -> Iterator[Proposal]:
-    """Mutations of a convolution with more or fewer entries at one end, along all axes or one: its output has other sizes."""
+def uneven(op: Op, padding: tuple[int, ...], computed: Callable[[Ends], Compute]) -> Iterator[Proposal]:
+    """Mutations of a convolution or a pooling with more or fewer pads at one end, along all axes or one: its output may have
+    other sizes."""
     axes, most = range(len(padding)), [(number, 0) for number in (1, 2, -1)]
     for axis, more in itertools.product((None, *axes) if len(axes) > 1 else (None,), (*most, *(each[::-1] for each in most))):
         before, behind = (padding[axis or 0] + each for each in more)
         if min(before, behind) >= 0:
-            change, at = (SPLIT, {}) if axis is None else (AXIS_SPLIT, {"axis": axis + 2})
-            sides = tuple(tuple(each * (axis in (None, i)) for each in more) for i in axes)
-            yield op.instead(change, having(with_more, more=sides), before=before, behind=behind, **at)
+            at: dict[str, Any] = {} if axis is None else {"axis": axis + 2}
+            ends = tuple(tuple(each * (axis in (None, i)) for each in more) for i in axes)
+            yield op.instead(AXIS_SPLIT if at else SPLIT, computed(ends), before=before, behind=behind, **at)
+
+
+def both(padding: tuple[int, ...], more: Ends) -> Ends:
+    """Pads at both ends of each axis."""
+    return tuple((pad + before, pad + behind) for pad, (before, behind) in zip(padding, more, strict=True))
 
 
 def said(later: int) -> dict[str, Any]:
@@ -177,10 +189,9 @@ def padded(call: dict[str, Any], mode: str, later: tuple[int, ...]) -> dict[str,
     return with_more(call, tuple((-move, move) for move in later), mode)
 
 
-def with_more(call: dict[str, Any], more: tuple[tuple[int, ...], ...], mode: str = "constant") -> dict[str, Any]:
+def with_more(call: dict[str, Any], more: Ends, mode: str = "constant") -> dict[str, Any]:
     """Arguments of a convolution whose input is padded first, by its padding and `more` entries at the ends of each axis."""
-    pairs = zip(call["padding"][::-1], more[::-1], strict=True)
-    sides = [pad + each for pad, ends in pairs for each in ends]
+    sides = [each for ends in both(call["padding"], more)[::-1] for each in ends]
     return {"input": functional.pad(call["input"], sides, mode=mode), "padding": 0}
 
 

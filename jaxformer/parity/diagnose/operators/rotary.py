@@ -12,7 +12,7 @@ import torch
 
 from jaxformer.parity.diagnose.attention_cores import cores
 from jaxformer.parity.diagnose.modules import given_by, name_of
-from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, propose, together
+from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, propose, together, words_of
 from jaxformer.parity.diagnose.operators.positions import Others, by_masks, other_positions, paired, worded
 from jaxformer.parity.diagnose.operators.rotary_heads import Rotation
 from jaxformer.parity.diagnose.operators.rotary_rates import SMOOTHINGS, based, owned, plain_rates, scaling_of, smoothings
@@ -30,12 +30,22 @@ from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
 from jaxformer.parity.trace.call_sites import Site
 
+RATES: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "inverted": ("multiplies them by base^(2i / width)", torch.reciprocal),
+    "reversed": ("has the rates in reverse order, the slowest first", lambda rates: rates.flip(-1)),
+    "shared": (
+        "has one rate for two pairs: base^(-2 (i // 2) / width)",
+        lambda rates: rates.repeat_interleave(2)[: len(rates)],
+    ),
+}
+"""Functions of the rates that may stand for them, with words."""
 AS_THEY_ARE = "has {0} positions as they are"
 UNDIVIDED = Change("rotary.undivided", "does not divide them", owned)
 BASE = Change("rotary.base", based, owned)
 SOLVED_BASE = Change("rotary.solved_base", based, owned)
 SMOOTHED = {which: Change(f"rotary.{which}", words, owned) for which, words in SMOOTHINGS.items()}
 ROUNDED = Change("rotary.rounded", "rounds them to {type}", "has {0} {parts:and} in full precision")
+OTHER_RATES = Change("rotary.rates", words_of(RATES), "multiplies {0} positions by base^(-2i / width)")
 NONE = Change("rotary.none", "has none", "has {0} positions")
 BACKWARDS = Change("rotary.backwards", "rotates backwards: the sine has the other sign", "rotates forwards")
 EXCHANGED = Change("rotary.exchanged", "exchanges the two", "has {0} cosines and sines", reroutes=True)
@@ -119,6 +129,8 @@ def tables(rotary: Rotary) -> Iterator[Proposal]:
     yield from rounded(rotary)
     for which, args, slower in () if plain else smoothings(rates, width):
         yield other(SMOOTHED[which], partial(rotary.tables, rates=slower), **args, **own)
+    for how, (_, of) in RATES.items():
+        yield other(OTHER_RATES, partial(rotary.tables, rates=of(rates)), how=how)
     yield other(NONE, lambda: rotary.tables(0 * positions, size=1.0))
     yield other(BACKWARDS, lambda: (rotary.cos, -rotary.sin))
     yield other(EXCHANGED, lambda: (rotary.sin, rotary.cos))
