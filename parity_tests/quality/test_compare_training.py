@@ -264,6 +264,42 @@ def test_clipping_without_the_1e_6_is_named_where_the_first_step_shows_it():
     assert "torch clips gradients by max / (norm + 1e-6); jax clips gradients by max / norm (residual " in found.stages[1].says
 
 
+def by_tensors(limit):
+    """Each tensor clipped by its own norm."""
+
+    def clipped(gradients, state, parameters=None):
+        return jax.tree.map(lambda g: g * jnp.minimum(1, limit / jnp.linalg.norm(g)), gradients), state
+
+    return optax.GradientTransformation(lambda parameters: optax.EmptyState(), clipped)
+
+
+CLIPPINGS = {
+    "each batch": (
+        lambda then: optax.chain(optax.clip_by_global_norm(CLIP), optax.MultiSteps(then, PARTS).gradient_transformation()),
+        "clips the gradient of each batch before it is accumulated",
+    ),
+    "each tensor": (
+        lambda then: optax.MultiSteps(optax.chain(by_tensors(CLIP), then), PARTS),
+        "clips the gradient of each tensor by its own norm",
+    ),
+    "each entry": (
+        lambda then: optax.MultiSteps(optax.chain(optax.clip(CLIP), then), PARTS),
+        "clips each entry of the gradients",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", CLIPPINGS)
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_what_is_clipped(kind, how):
+    clipped, says = CLIPPINGS[how]
+    theirs = {"sgd": descent, "adam": lambda model: torch.optim.Adam(model.parameters(), lr=RATE)}[kind]
+    ten = {"torch_loss": lambda *given: 10 * FEW.torch_loss(*given), "jax_loss": lambda *given: 10 * jax_loss(*given)}
+    ours = clipped(getattr(optax, kind)(RATE))
+    found = course(replace(FEW, torch_optimizer=theirs, torch_schedule=None, jax_schedule=None, jax_optimizer=ours, **ten))
+    assert f"torch clips gradients by max / (norm + 1e-6); jax {says} (residual " in found.stages[1].says
+
+
 def test_what_the_first_step_hardly_shows_is_named_where_it_grows():
     ten = {"torch_loss": lambda *given: 10 * FEW.torch_loss(*given), "jax_loss": lambda *given: 10 * jax_loss(*given)}
     base = replace(FEW, **ten)

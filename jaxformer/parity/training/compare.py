@@ -28,7 +28,7 @@ from jaxformer.convert.rules import Family, weights_of
 from jaxformer.errors import ParityError
 from jaxformer.parity.attribute.trained_alone import FREEZES, HAS, LEAVES_OUT
 from jaxformer.parity.diagnose.by_arrays.values import factor_between
-from jaxformer.parity.diagnose.formulas.optimizer_steps import flat
+from jaxformer.parity.diagnose.formulas.optimizer_course import flat
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import EXPLAINED, NULL_GRADIENT, PARAMETER, check_float32, host, rms
@@ -155,8 +155,10 @@ class TrainedAlone:
 
 
 def _only(snapshot: StepSnapshot, names: Sequence[str]) -> StepSnapshot:
-    gradients, parameters = ({name: arrays[name] for name in names} for arrays in (snapshot.gradients, snapshot.parameters))
-    return snapshot._replace(gradients=gradients, parameters=parameters)
+    gradients, parameters, *parts = (
+        {name: arrays[name] for name in names} for arrays in (snapshot.gradients, snapshot.parameters, *snapshot.parts)
+    )
+    return snapshot._replace(gradients=gradients, parameters=parameters, parts=parts)
 
 
 MOST_STEPS = 50

@@ -8,16 +8,9 @@ import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.values import factor_between, round_number
 from jaxformer.parity.diagnose.explainers import attempt
+from jaxformer.parity.diagnose.formulas.optimizer_course import Past, Settings, course_of, flat
 from jaxformer.parity.diagnose.formulas.optimizer_numbers import explain_number
-from jaxformer.parity.diagnose.formulas.optimizer_steps import (
-    MULTIPLE,
-    Settings,
-    course_of,
-    explain_moves,
-    explain_schedule,
-    explain_step,
-    flat,
-)
+from jaxformer.parity.diagnose.formulas.optimizer_steps import MULTIPLE, explain_moves, explain_schedule, explain_step
 from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.numerics.metrics import EXPLAINED, LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES, rms
 from jaxformer.parity.report.data import Stage, Step
@@ -98,8 +91,9 @@ class StepComparison:
     def __init__(self, weights: Arrays, settings: Settings | None):
         """Begin with `weights` before the first step, and with the `settings` of torch's optimizer, if they are known."""
         self.settings, self.before, self.ours_before = settings, weights, weights
-        self.past: list[tuple[Arrays, Arrays]] = []
-        """torch's gradients of each step and the weights before it, up to the step at which the optimizers part."""
+        self.past: list[Past] = []
+        """torch's gradients of each step, jax's of its batches, and torch's weights before it, up to the step at which the
+        optimizers part."""
         self.steps: list[Step] = []
         self.schedule: list[tuple[float, float]] = []
         """Learning rates of torch and of jax at each step."""
@@ -137,7 +131,7 @@ class StepComparison:
         size = sum(array.size for array in self.before.values())
         longest = min(LONGEST, max(1, MOST_KEPT // (2 * size)))
         if self.parted is None and "train" not in self.found and len(self.past) < longest:
-            self.past.append((torch.gradients, self.before))
+            self.past.append(Past(torch.gradients, jax.parts, self.before))
             if any(rates.values()):
                 self._moved(rates, gaps, torch, jax)
             elif any(not np.array_equal(array, self.ours_before[name]) for name, array in jax.parameters.items()):

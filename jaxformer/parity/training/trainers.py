@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_torch
 from jaxformer.errors import InputError, ParityError, type_of
-from jaxformer.parity.diagnose.formulas.optimizer_steps import Settings, settings_of
+from jaxformer.parity.diagnose.formulas.optimizer_course import Settings, settings_of
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.pairing.placement import OneSided
@@ -94,6 +94,8 @@ class StepSnapshot(NamedTuple):
     """Gradients before clipping."""
     parameters: Mapping[str, np.ndarray]
     """Parameters after the step."""
+    parts: Sequence[Mapping[str, np.ndarray]] = ()
+    """Gradients of the batches that are accumulated, if there are several and they are known."""
 
 
 def _optimizer_of(spec: TrainingSpec, model: Any) -> Any:
@@ -219,7 +221,8 @@ class JaxTrainer:
             values.append(_scalar("jax", value, float64=self.float64))
             gradients.append(self._named(gradient))
         mean = {name: np.mean([part[name] for part in gradients], 0) for name in gradients[0]}
-        return StepSnapshot(float(np.mean(values)), mean, self._named(self.parameters))
+        parts = gradients if len(gradients) > 1 else ()
+        return StepSnapshot(float(np.mean(values)), mean, self._named(self.parameters), parts)
 
     def _named(self, tree: PyTree) -> dict[str, np.ndarray]:
         """Name arrays by torch's names; arrays that torch does not have, by their keys."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.diagnose.formulas.optimizer_steps import SOME, Course, Settings, step, step_choices
+from jaxformer.parity.diagnose.formulas.optimizer_course import CLIPS, Course, Settings
+from jaxformer.parity.diagnose.formulas.optimizer_steps import SOME, step, step_choices
 from jaxformer.parity.diagnose.formulas.words import said
 from jaxformer.parity.diagnose.solve import MUCH_SHORTER, Numbers, gauss_newton
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
@@ -20,8 +21,6 @@ DIGITS = range(1, 8)
 """Numbers of digits that a person writes."""
 RATES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999, 0.9999)
 EPSILONS = tuple(10.0**-n for n in range(1, 15))
-CLIPPED = 1e-6
-"""Number that torch adds to the norm of gradients before it divides."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +78,12 @@ def unknowns(settings: Settings, course: Course) -> Iterator[Unknown]:
         rates = [(one,), *((rate,) for rate in RATES)]
         yield Unknown("share of the last move", rates, lambda numbers: {"share of the last move": numbers[0]}, decays=True)
     torchs = math.inf if settings.clip_norm is None else settings.clip_norm
-    norms = [(torchs,), *((part * norm,) for norm in {min(course.norms), max(course.norms)} for part in (0.9, 0.5, 0.1))]
-    for added in (CLIPPED, 0.0):
+    given = [each.norm for each in course.gradients]
+    norms = [(torchs,), *((part * norm,) for norm in {min(given), max(given)} for part in (0.9, 0.5, 0.1))]
+    for how in ("norm + 1e-6", "norm"):
 
-        def clipped(numbers: Numbers, added: float = added) -> dict[str, Any]:
-            return {"settings": replace(settings, clip_norm=numbers[0]), "gradients clipped by": added}
+        def clipped(numbers: Numbers, how: str = how) -> dict[str, Any]:
+            return {"settings": replace(settings, clip_norm=numbers[0]), "gradients clipped by": CLIPS[how]}
 
         yield Unknown("norm of gradients", norms, clipped)
     if settings.kind != "SGD":

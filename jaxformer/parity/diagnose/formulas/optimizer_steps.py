@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.values import factor_between, round_number
 from jaxformer.parity.diagnose.formulas.choices import ALL, Choices, differing_choices, search_both
+from jaxformer.parity.diagnose.formulas.optimizer_course import CLIPS, OF_BATCHES, Course, Settings
 from jaxformer.parity.diagnose.formulas.words import said
 from jaxformer.parity.diagnose.numbers_and_orders import say
 
@@ -19,83 +19,6 @@ SOME = 4096
 MULTIPLE = 1e-6
 """The largest relL2 at which an array counts as a multiple of another one."""
 MOST_NAMED = 3
-NOT_KNOWN = ("amsgrad", "maximize", "centered", "dampening")
-"""Settings of torch.optim that no formula here covers."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of torch's optimizer, common to all of its parameters but for weight decay."""
-
-    kind: Literal["Adam", "RMSprop", "SGD"]
-    epsilon: float
-    betas: tuple[float, float]
-    """Decay rates of the running means of the gradients and of their squares; the first is SGD's momentum."""
-    nesterov: bool
-    decays: Mapping[str, float]
-    """Weight decay of each parameter, by name."""
-    decoupled: bool
-    clip_norm: float | None
-    accumulate: int
-
-
-def settings_of(optimizer: Any, names: Mapping[Any, str], clip_norm: float | None, accumulate: int) -> Settings | None:
-    """Read the settings of torch.optim's Adam, AdamW, RMSprop or SGD; None for other optimizers, and for groups that differ."""
-    import torch
-
-    kinds: tuple[Any, ...] = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD)
-    kind = next((each.__name__ for each in kinds if isinstance(optimizer, each)), None)
-    groups = optimizer.param_groups
-    if kind is None or any(group.get(name) for group in groups for name in NOT_KNOWN):
-        return None
-    told = {(g.get("eps", 0.0), _betas(g), bool(g.get("nesterov")), bool(g.get("decoupled_weight_decay"))) for g in groups}
-    if len(told) > 1 or (kind == "RMSprop" and groups[0]["momentum"]):
-        return None
-    ((epsilon, betas, nesterov, decoupled),) = told
-    decays = {names[parameter]: float(group["weight_decay"]) for group in groups for parameter in group["params"]}
-    return Settings(kind, epsilon, betas, nesterov, decays, decoupled, clip_norm, accumulate)
-
-
-def _betas(group: Mapping[str, Any]) -> tuple[float, float]:
-    return group["betas"] if "betas" in group else (group.get("momentum", 0.0), group.get("alpha", 0.0))
-
-
-@dataclass(frozen=True)
-class Course:
-    """Inputs of an optimizer up to a step; each vector has the entries that are compared."""
-
-    gradients: Sequence[np.ndarray]
-    """torch's gradients at each step up to this one."""
-    weights: Sequence[np.ndarray]
-    """Weights before each of these steps."""
-    norms: Sequence[float]
-    """Global norm of the gradients at each step, entries that are not compared included."""
-    rates: np.ndarray
-    """Learning rate of each entry at this step."""
-    decays: np.ndarray
-    """Weight decay of each entry."""
-    matrices: np.ndarray
-    """1 for entries of weights with more than one axis, 0 for others."""
-
-    def at(self, entries: slice) -> "Course":
-        """Select some of the entries."""
-        gradients, weights = ([array[entries] for array in each] for each in (self.gradients, self.weights))
-        return Course(gradients, weights, self.norms, *(array[entries] for array in (self.rates, self.decays, self.matrices)))
-
-
-def course_of(
-    settings: Settings | None,
-    past: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
-    rates: Mapping[str, float],
-    kept: Mapping[str, np.ndarray],
-) -> Course:
-    """Collect the entries of each parameter that are True in `kept`, in the order of `kept`; `past` holds the gradients and
-    weights of each step."""
-    gradients, weights = ([flat(each, kept) for each in side] for side in zip(*past, strict=True))
-    norms = [float(np.sqrt(sum(np.square(array).sum() for array in each.values()))) for each, _ in past]
-    decays = flat(settings.decays, kept) if settings else np.zeros_like(weights[-1])
-    matrices = flat({name: float(own.ndim > 1) for name, own in kept.items()}, kept)
-    return Course(gradients, weights, norms, flat(rates, kept), decays, matrices)
 
 
 def explain_step(settings: Settings, course: Course, moves: tuple[np.ndarray, np.ndarray]) -> str:
@@ -110,11 +33,6 @@ def explain_step(settings: Settings, course: Course, moves: tuple[np.ndarray, np
         return ""
     torch, jax = (said(differing, side) for side in (0, 1))
     return f"torch {torch}; jax {jax} (residual {max(found[0][1], found[1][1]):.0e})"
-
-
-def flat(arrays: Mapping[str, Any], kept: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Join the kept entries of all arrays into one vector; a number stands for each entry."""
-    return np.concatenate([np.broadcast_to(arrays[name], own.shape)[own] for name, own in kept.items()])
 
 
 def step_choices(settings: Settings, course: Course) -> Choices:
@@ -134,7 +52,7 @@ def step_choices(settings: Settings, course: Course) -> Choices:
         if not np.array_equal(decays, all_of * course.matrices):
             found["weights decayed"]["matrices alone"] = all_of * course.matrices
     if settings.clip_norm is not None:
-        found["gradients clipped by"] = {"norm + 1e-6": 1e-6, "norm": 0.0, "nothing": None}
+        found["gradients clipped by"] = {how: clip for how, clip in CLIPS.items() if how != OF_BATCHES or parts > 1}
     return found
 
 
@@ -178,11 +96,10 @@ def roots(settings: Settings) -> Choices:
 def step(settings: Settings, course: Course, **chosen: Any) -> np.ndarray:
     """Compute the update of the last step, divided by the learning rates; it includes steps with zero gradients before it."""
     way, zeros, times = chosen.get("weight decay"), chosen["zero gradients"], chosen.get("gradients times", 1.0)
-    decayed, clipping, given = chosen.get("weights decayed", 0.0), chosen.get("gradients clipped by"), []
-    for gradient, weights, norm in zip(course.gradients, course.weights, course.norms, strict=True):
-        own = gradient * times
-        if clipping is not None and settings.clip_norm is not None:
-            own = own * min(1.0, settings.clip_norm / (norm * times + clipping))
+    decayed, clip, given = chosen.get("weights decayed", 0.0), chosen.get("gradients clipped by"), []
+    for gradient, weights in zip(course.gradients, course.weights, strict=True):
+        gradient = gradient.times(times)
+        own = gradient.whole if clip is None or settings.clip_norm is None else clip(gradient, settings.clip_norm)
         added = weights * decayed if way == "coupled" else np.zeros_like(own)
         given += [added] * zeros + [own + added]
     apart = decayed if way == "decoupled" else 0.0

@@ -144,6 +144,9 @@ STEPS = {
         "norm + 1e-6": "clips gradients by max / (norm + 1e-6)",
         "norm": "clips gradients by max / norm",
         "nothing": "does not clip gradients",
+        "each tensor's norm": "clips the gradient of each tensor by its own norm",
+        "entry": "clips each entry of the gradients",
+        "each batch's norm": "clips the gradient of each batch before it is accumulated",
     },
 }
 PHRASES: Mapping[str, Mapping[str, str]] = NORMS | LAYERS | ATTENTION | STEPS
