@@ -14,8 +14,10 @@ from jaxformer.parity.attribute.checks import CHECK_NAMES, chosen_checks, needs_
 from jaxformer.parity.attribute.comparison import Comparison, Result
 from jaxformer.parity.collect import collected, failing
 from jaxformer.parity.decoding import compare_generation
+from jaxformer.parity.diagnose.explainers import attempt
 from jaxformer.parity.isolate import isolated
 from jaxformer.parity.large import sparing
+from jaxformer.parity.loss_cause import loss_cause
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.probe import never_passed
 from jaxformer.parity.recording import record, record_torch, selected
@@ -151,7 +153,7 @@ def compare(
         comparison = Comparison(state, opened.tree, family, call_jax, record_rows, needs, tier, **options)
         yield from run_checks(comparison, chosen)
         if training is not None:
-            yield from trained(torch_model, comparison.candidate, training)
+            yield from trained(torch_model, comparison.candidate, training, seconds)
         if generate is not None:
             candidate = comparison.candidate
             tables = Tables(candidate.tables)
@@ -278,10 +280,14 @@ def loaded(reference: Reference | Summary | Path | str) -> Reference | Summary:
     return summary.load(folder) if summary.is_summary(folder) else load(folder)
 
 
-def trained(torch_model: Any, candidate: Candidate, training: TrainingSpec) -> Iterator[Result]:
-    """Yield the results of training both sides."""
+def trained(torch_model: Any, candidate: Candidate, training: TrainingSpec, seconds: float) -> Iterator[Result]:
+    """Yield the results of training both sides; where the first losses differ, with the cause in the losses' code."""
     tables = Tables(candidate.tables)
     found = compare_training(torch_model, candidate.like, training, candidate.family, tables, candidate.alone)
     first, *others = found.stages
+    if first.status == "different":
+        models = torch_model, candidate.like
+        cause = attempt("a loss's code", loss_cause, *models, training, candidate.family, seconds)
+        first = replace(first, says="; ".join(filter(None, (first.says, cause))))
     yield Result(first, inconclusive=found.not_covered, more={"steps": found.steps})
     yield from map(Result, others)

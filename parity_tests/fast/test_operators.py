@@ -94,8 +94,10 @@ def array(program: str, proposal: Proposal) -> np.ndarray | None:
 
 
 def ports(program: str, operator: str, many: int) -> list[tuple[Proposal, np.ndarray]]:
-    """Proposals by chance, and the arrays of ports that do so: those that differ from torch's."""
+    """Proposals by chance, and the arrays of ports that do so: those that differ from torch's. A number that is solved for
+    gives any loss, which is one number."""
     torchs, those = replay(program).wanted, proposed(program)[operator]
+    those = [each for each in those if torchs.size > 1 or not each.free]
     tried = random.Random(f"{program} {operator}").sample(those, min(TRIES, len(those)))
     arrays = ((each, array(program, each)) for each in tried)
     told = ((each, jax) for each, jax in arrays if jax is not None and jax.shape == torchs.shape)

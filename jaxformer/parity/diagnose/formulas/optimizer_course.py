@@ -1,4 +1,4 @@
-"""What an optimizer is given up to a step: torch's settings, gradients and weights; and the ways to clip a gradient."""
+"""Course of an optimizer up to a step, torch's settings, gradients and weights; and ways to clip a gradient."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 windows begin."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ DILATIONS = (1, 2, 3, 4, 8, 16, 32)
 WINDOWS = ("hann", "hamming", "blackman", "bartlett")
 MOST_PADS, LONGEST = 16, 7
 """Largest number of padded entries, and longest window of a pooling, that are tried."""
-Ends = tuple[tuple[int, ...], ...]
+Ends = tuple[tuple[int, int], ...]
 """Numbers for both ends of each axis."""
 FLIPPED = Change("convolutions.flipped", "pads at the other end")
 AXIS_FLIPPED = Change("convolutions.axis_flipped", "pads at the other end of axis {axis}")
@@ -124,20 +124,21 @@ def pools(op: Op) -> Iterator[Proposal]:
         sizes = tuple(size if axis in (None, i) else its for i, its in zip(axes, own, strict=True))
         begins = pads, *(tuple((each - even) // 2 for each in sizes) for even in (0, 1)), (0,) * len(axes)
         for before in dict.fromkeys(begins) if sizes != own else ():
-            yield op.instead(SIZES, partial(of_size, sizes, before, None), sizes=sizes, before=before)
-    yield from uneven(op, pads, lambda more: partial(of_size, own, *zip(*both(pads, more), strict=True)))
+            yield op.instead(SIZES, partial(of_size, sizes, tuple((pad, None) for pad in before)), sizes=sizes, before=before)
+    yield from uneven(op, pads, lambda more: partial(of_size, own, both(pads, more)))
 
 
-def of_size(sizes: tuple[int, ...], before: tuple[int, ...], behind: Any, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Compute a pooling with windows of another size, and these pads before the first entry and behind the last; without the
-    latter, of as many windows."""
+def of_size(
+    sizes: tuple[int, ...], ends: Sequence[tuple[int, int | None]], function: Any, args: Any, kwargs: Any, n: int
+) -> Any:
+    """Compute a pooling with windows of another size, and these pads at both ends of each axis; None behind the last entry
+    stands for as many as torch's number of windows needs."""
     call, wanted = named(function, args, kwargs), function(*args, **kwargs).shape[2:]
     strides, steps = call.get("stride") or call["kernel_size"], call.get("dilation", 1)
     several = (spread(each, len(sizes)) for each in (strides, steps))
     sides: list[int] = []
     x = call["input"]
-    ends = behind or (None,) * len(sizes)
-    for length, count, size, pad, end, stride, step in zip(x.shape[2:], wanted, sizes, before, ends, *several, strict=True):
+    for length, count, size, (pad, end), stride, step in zip(x.shape[2:], wanted, sizes, ends, *several, strict=True):
         fits = (count - 1) * stride + (size - 1) * step + 1 - length - pad
         sides = [pad, fits if end is None else end, *sides]
     pool = partial(function, **call | {"kernel_size": sizes, "stride": strides, "padding": 0, "ceil_mode": False})
@@ -165,12 +166,13 @@ def beginnings(op: Op, moved: Callable[..., Compute], most: int, padding: tuple[
 def uneven(op: Op, padding: tuple[int, ...], computed: Callable[[Ends], Compute]) -> Iterator[Proposal]:
     """Mutations of a convolution or a pooling with more or fewer pads at one end, along all axes or one: its output may have
     other sizes."""
-    axes, most = range(len(padding)), [(number, 0) for number in (1, 2, -1)]
-    for axis, more in itertools.product((None, *axes) if len(axes) > 1 else (None,), (*most, *(each[::-1] for each in most))):
+    axes, most = range(len(padding)), (1, 2, -1)
+    several = (*((number, 0) for number in most), *((0, number) for number in most))
+    for axis, more in itertools.product((None, *axes) if len(axes) > 1 else (None,), several):
         before, behind = (padding[axis or 0] + each for each in more)
         if min(before, behind) >= 0:
             at: dict[str, Any] = {} if axis is None else {"axis": axis + 2}
-            ends = tuple(tuple(each * (axis in (None, i)) for each in more) for i in axes)
+            ends = tuple(more if axis in (None, i) else (0, 0) for i in axes)
             yield op.instead(AXIS_SPLIT if at else SPLIT, computed(ends), before=before, behind=behind, **at)
 
 

@@ -38,6 +38,10 @@ DIVIDED = Change(
 )
 SUMMED = Change("losses.sum", "sums over the targets, without a mean")
 ROWS_FIRST = Change("losses.rows_first", "takes the mean of each of {rows} rows first, then over rows")
+ENDS = {"first": slice(1, None), "last": slice(None, -1)}
+"""Targets of a row that are left out -> those that are kept."""
+END_LEFT_OUT = Change("losses.end_left_out", "leaves out the {which} target of each of {rows} rows")
+NOT_IGNORED = Change("losses.not_ignored", "takes class {other} for targets of {ignored}, torch ignores them")
 DIVIDED_BY_ROWS = Change("losses.rows_divisor", "divides by the number of rows, {rows}")
 UNWEIGHTED = Change("losses.unweighted", "does not weigh classes")
 UNSMOOTHED = Change("losses.unsmoothed", "does not smooth labels")
@@ -116,7 +120,8 @@ class Loss(NamedTuple):
 
 
 def losses(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of cross-entropy: other averages, no class weights, other smoothings of labels, a z-loss."""
+    """Mutations of cross-entropy: other averages, targets that are not ignored, no class weights, other smoothings of labels, a
+    z-loss."""
     for op in replay.listed if replay.wanted.size <= 1 else ():
         if op.function not in (functional.cross_entropy, functional.nll_loss):
             continue
@@ -125,6 +130,9 @@ def losses(replay: Replay) -> Iterator[Proposal]:
             continue  # deprecated arguments in place of `reduction`
         if loss.given["reduction"] != "none":
             yield from averages(op, loss)
+        for other in (0, classes_of(loss) - 1) if not loss.valid.all() else ():
+            target = torch.where(loss.valid, loss.given["target"], other)
+            yield op.instead(NOT_IGNORED, with_named(target=target), other=other, ignored=loss.given["ignore_index"])
         if loss.given["weight"] is not None:
             yield op.instead(UNWEIGHTED, with_named(weight=None))
         if "label_smoothing" in loss.given:
@@ -149,12 +157,14 @@ def averages(op: Op, loss: Loss) -> Iterator[Proposal]:
     for rows in (rows for rows in range(2, min(n, MOST_ROWS + 1)) if n % rows == 0):
         if is_mean:
             yield op.instead(ROWS_FIRST, by_rows(loss.shares, rows), rows=rows)
+        for which, kept in ENDS.items() if is_mean else ():
+            yield op.instead(END_LEFT_OUT, of_targets(loss.shares, rows, kept), which=which, rows=rows)
         yield op.instead(DIVIDED_BY_ROWS, divided(rows), rows=rows)
 
 
 def smoothings(op: Op, loss: Loss) -> Iterator[Proposal]:
     """Mutations of label smoothing."""
-    smoothing, classes = loss.given["label_smoothing"], loss.given["input"].shape[class_axis(loss.given["input"])]
+    smoothing, classes = loss.given["label_smoothing"], classes_of(loss)
     if smoothing:
         yield op.instead(UNSMOOTHED, with_named(label_smoothing=0.0))
         more = with_named(label_smoothing=smoothing * classes / (classes - 1))
@@ -175,6 +185,11 @@ def class_axis(logits: Any) -> int:
     return min(1, logits.ndim - 1)
 
 
+def classes_of(loss: Loss) -> int:
+    """Number of classes."""
+    return loss.given["input"].shape[class_axis(loss.given["input"])]
+
+
 def divided(divisor: float) -> Compute:
     """Compute the sum of the losses of all targets, divided by a number."""
     return behind(lambda losses: losses.sum() / divisor, EACH)
@@ -183,6 +198,12 @@ def divided(divisor: float) -> Compute:
 def by_rows(shares: Any, rows: int) -> Compute:
     """Compute the mean of each of `rows` rows, and the mean of these."""
     return behind(lambda losses: (losses.reshape(rows, -1).sum(1) / shares.reshape(rows, -1).sum(1)).mean(), EACH)
+
+
+def of_targets(shares: Any, rows: int, kept: slice) -> Compute:
+    """Compute the mean of the losses of some targets of each of `rows` rows."""
+    some = shares.reshape(rows, -1)[:, kept]
+    return behind(lambda losses: losses.reshape(rows, -1)[:, kept].sum() / some.sum(), EACH)
 
 
 def with_z_loss(counted: Any, weight: float, function: Any, args: Any, kwargs: Any, n: int) -> Any:

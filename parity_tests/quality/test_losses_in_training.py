@@ -1,0 +1,106 @@
+"""A loss that differs when training begins: what its code does otherwise is named, as of any other code."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from torch.nn import functional
+
+import jaxformer as jf
+
+pytestmark = [pytest.mark.foreign, pytest.mark.optimizers]
+V, D, B, T, IGNORED = 11, 6, 4, 5, -100
+RANDOM = np.random.default_rng(0)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(V, D), torch.nn.Linear(D, V)
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.embed(ids)))
+
+
+def model(p, ids):
+    return jf.tap("head", jnp.tanh(p["embed.weight"][ids]) @ p["head.weight"].T + p["head.bias"])
+
+
+def batch():
+    targets = RANDOM.integers(0, V, (B, T))
+    ids = RANDOM.integers(0, V, (B, T))
+    return ids.astype(np.int32), np.where(RANDOM.random((B, T)) < 0.25, IGNORED, targets).astype(np.int32)
+
+
+BATCHES = [batch(), batch()]
+
+
+def torch_loss(net, ids, targets):
+    return functional.cross_entropy(net(ids).flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+def mean(losses, counted, logits):
+    return (losses * counted).sum() / counted.sum()
+
+
+def of_rows(losses, counted, logits):
+    return ((losses * counted).sum(1) / counted.sum(1)).mean()
+
+
+def of_all(losses, counted, logits):
+    return losses.mean()
+
+
+def without_first(losses, counted, logits):
+    return (losses * counted)[:, 1:].sum() / counted[:, 1:].sum()
+
+
+def with_squares(losses, counted, logits):
+    return mean(losses + 1e-3 * jax.nn.logsumexp(logits, -1) ** 2, counted, logits)
+
+
+def smoothed(losses, counted, logits):
+    return mean(0.9 * losses - 0.1 * jax.nn.log_softmax(logits).mean(-1), counted, logits)
+
+
+def cubed(losses, counted, logits):
+    return mean(losses**3, counted, logits)
+
+
+CASES = {
+    "nothing": (mean, "equal", ""),
+    "rows first": (of_rows, "different", "; jax takes the mean of each of 4 rows first, then over rows (residual "),
+    "not ignored": (of_all, "different", "; jax takes class 0 for targets of -100, torch ignores them (residual "),
+    "without the first": (without_first, "different", "; jax leaves out the first target of each of 4 rows (residual "),
+    "z-loss": (with_squares, "different", "; jax adds 0.001 = 1/1000 times the mean square of logsumexp (z-loss) (residual "),
+    "smoothed": (smoothed, "different", "; jax smooths labels by 0.1, torch by 0 (residual "),
+    "cubed": (cubed, "different", "(tolerance 1e-13)"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_code_of_a_loss_is_searched(case):
+    averaged, status, says = CASES[case]
+
+    def jax_loss(p, ids, targets):
+        logits, counted = model(p, ids), targets != IGNORED
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counted, targets, 0))
+        return averaged(losses, counted, logits)
+
+    net = jf.excite(Net(), seed=1)
+    weights = {name: jnp.asarray(tensor.numpy()) for name, tensor in net.state_dict().items()}
+    spec = jf.TrainingSpec(
+        batches=BATCHES,
+        torch_loss=torch_loss,
+        jax_loss=jax_loss,
+        torch_optimizer=lambda net: torch.optim.SGD(net.parameters(), lr=0.1),
+        jax_optimizer=optax.sgd(0.1),
+    )
+    checks = ("weights", "forward")
+    report = jf.compare(net, weights, BATCHES[0][:1], call_jax=model, training=spec, checks=checks, tier="A")
+    (loss,) = [stage for stage in report.stages if stage.name == "loss"]
+    assert loss.status == status
+    assert says in loss.says
+    assert ("torch computes" in loss.says) == (says.startswith("; "))
