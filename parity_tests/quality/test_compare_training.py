@@ -405,6 +405,16 @@ MOVES = {
         {"theirs": descent},
         "jax moves tensors by other multiples of torch's moves: up.bias 3",
     ),
+    "a tensor that is not decayed": (
+        optax.adamw(RATE, weight_decay=0.1, mask=lambda p: jax.tree.map(lambda x: x.shape != (WIDE,), p)),
+        {"theirs": lambda model: torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.1)},
+        "jax decays up.bias by 0.1 less, and the other tensors as torch does",
+    ),
+    "two epsilons": (
+        optax.adam(RATE, eps=1e-6, eps_root=1e-6),
+        {"theirs": lambda model: torch.optim.Adam(model.parameters(), lr=RATE, eps=1e-6)},
+        "jax adds epsilon under the root and after it: sqrt(x + eps) + eps (residual",
+    ),
     "a rate that is NaN": (
         optax.sgd(float("nan")),
         {"theirs": descent},

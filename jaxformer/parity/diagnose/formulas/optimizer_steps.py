@@ -89,7 +89,7 @@ def roots(settings: Settings) -> Choices:
     """List the choices of the epsilon at the root of the mean of squares: its size and its place."""
     return {
         "epsilon": {f"{e:g}": e for e in (settings.epsilon, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-9, 1e-10, 1e-12, 0.0)},
-        "epsilon's place": {"outside the root": False, "in the root": True},
+        "epsilon's place": {"outside the root": (0, 1), "in the root": (1, 0), "in and outside": (1, 1)},
     }
 
 
@@ -127,8 +127,8 @@ def direction(given: Sequence[np.ndarray], settings: Settings, chosen: Mapping[s
         mean = beta * mean / further[0] + (1 - beta) * last / further[1]
     elif corrected:
         mean = mean / (1 - beta**steps)
-    epsilon = chosen["epsilon"]
-    return mean / (np.sqrt(square + epsilon) if chosen["epsilon's place"] else np.sqrt(square) + epsilon)
+    inside, outside = (chosen["epsilon"] * share for share in chosen["epsilon's place"])
+    return mean / (np.sqrt(square + inside) + outside)
 
 
 def summed(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
@@ -156,15 +156,25 @@ def explain_moves(
         rate = float(course.rates[0]) * (1 + further)
         return f"jax moves {say(1 + further)} times as far", rate if not np.ptp(course.rates) else None
     ends = np.cumsum([own.sum() for own in kept.values()])[:-1]
-    parts = zip(kept, np.split(torch_moves, ends), np.split(jax_moves, ends), strict=True)
-    factors = {name: factor_between(j, t) for name, t, j in parts if t.size}
+    tensors = [*zip(kept, *(np.split(each, ends) for each in (torch_moves, jax_moves, course.weights[-1])), strict=True)]
+    differing = [each for each in tensors if not np.allclose(each[2], each[1], MULTIPLE, 0)]
+    decays = {name: factor_between(j - t, w) for name, t, j, w in differing}
+    if decays and all(residual <= MULTIPLE for _, residual in decays.values()):
+        other = [f"{name} by {abs(by):.6g} {'less' if by > 0 else 'more'}" for name, (by, _) in decays.items()]
+        return f"jax decays {named_in(other)}, and the other tensors as torch does", None
+    factors = {name: factor_between(j, t) for name, t, j, _ in tensors if t.size}
     if any(residual > MULTIPLE for _, residual in factors.values()):
         return "", None
     if not any(abs(factor - 1) > MULTIPLE for factor, _ in factors.values()):
         return "", None
     other = [f"{name} {say(round_number(factor))}" for name, (factor, _) in factors.items() if abs(factor - 1) > MULTIPLE]
-    more = f" and {len(other) - MOST_NAMED} more" if len(other) > MOST_NAMED else ""
-    return f"jax moves tensors by other multiples of torch's moves: {', '.join(other[:MOST_NAMED])}{more}", None
+    return f"jax moves tensors by other multiples of torch's moves: {named_in(other)}", None
+
+
+def named_in(names: Sequence[str]) -> str:
+    """List the first of several names."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def explain_schedule(torch: np.ndarray, jax: np.ndarray) -> str:

@@ -37,6 +37,7 @@ NORMS = {
     "epsilon's place": {
         "in the root": "adds epsilon under the root: sqrt(x + eps)",
         "outside the root": "adds epsilon after the root: sqrt(x) + eps",
+        "in and outside": "adds epsilon under the root and after it: sqrt(x + eps) + eps",
     },
     "gain": {
         "as it is": "multiplies by the gain",
