@@ -128,6 +128,21 @@ def test_a_search_that_is_cut_says_so(theirs, monkeypatch):
     bug = {"one act": lambda x: jnp.sin(3 * x)}
     report = compare(theirs, weights, (X,), call_jax=lambda w, ids: stream(w, ids, bug), checks=("local",), tier="A")
     assert "as many as search_seconds = 60 allows" in report.verdict
+    assert "jf.tap" not in report.verdict
+
+
+def test_without_taps_they_are_advised(monkeypatch):
+    monkeypatch.setattr("jaxformer.parity.runs.session.EACH", 0)
+    theirs = excite(TorchNorms().eval(), seed=1)
+    weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
+
+    def call(weights, ids):
+        return jnp.sin(weights["table.weight"][ids] * 3) ** 3 + weights["one.weight"] + weights["two.weight"]
+
+    report = compare(theirs, weights, (X,), call_jax=call, checks=("forward", "local"), tier="A")
+    assert (
+        "search_seconds = 60 allows; it is shorter module by module: pass what each returns through jf.tap(" in report.verdict
+    )
 
 
 def test_a_tap_whose_name_no_parameter_has_is_said_to_be_so():

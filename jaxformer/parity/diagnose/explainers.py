@@ -37,9 +37,11 @@ from jaxformer.parity.numerics.float_masks import kind_of
 from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.session import Budget, Session
 from jaxformer.parity.runs.trace import Traced
-from jaxformer.parity.trace.call_sites import ArrayKey
+from jaxformer.parity.trace.call_sites import CALL, ArrayKey
 
 T = TypeVar("T")
+TAP = "; it is shorter module by module: pass what each returns through jf.tap(torch's name, x)"
+"""Advice where jax has no module and no tap that could be paired."""
 
 
 class Explainer(NamedTuple):
@@ -193,6 +195,7 @@ def looks_of(traced: Traced, mismatch: Mismatch, vain: Diagnosis) -> str:
     tried = f"{len(EXPLAINERS)} kinds of causes" + (f" and {vain.tried} changes of torch's code" if vain.tried else "")
     if vain.spent and session.seconds:
         tried += f", as many as search_seconds = {session.seconds:g} allows"
+        tried += TAP if set(traced.pairs) == {CALL} else ""
     elif vain.spent:
         tried += ", no changes of torch's code (search_seconds 0)"
     if not np.isfinite(mismatch.torch).all():
