@@ -294,6 +294,17 @@ def test_a_number_that_acts_in_steps_is_a_whole_one():
     assert found == (5.0, 0.0)
 
 
+def test_a_number_is_solved_for_to_the_end():
+    """It comes near enough for float32's rounding before."""
+
+    def turns(base):
+        angles = np.arange(13.0)[:, None] * base ** -(np.arange(0, 6, 2) / 6)
+        return np.concatenate([np.cos(angles), np.sin(angles)])
+
+    with np.errstate(all="ignore"):
+        assert solved(turns, Free(1e4, sure=True), turns(1e4), turns(1e8), 3e-7) == (1e8, 0.0)
+
+
 def test_a_number_near_0_is_0():
     """Even where 0 itself gives none, as of a mask that is infinite."""
     one, other = np.random.default_rng(0).standard_normal((2, 9))

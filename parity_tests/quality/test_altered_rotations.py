@@ -155,6 +155,11 @@ CASES = {
         {},
         f"exponents 2i / {H + 2} for 2i / {H}",
     ),
+    "a huge base": (
+        {"rates": 5.5e9 ** -(np.arange(0, H, 2) / H)},
+        {},
+        "rotary base 2000; jax rotary base 5.5e+09 (residual ",
+    ),
     "slowest first": ({"rates": RATES[::-1]}, {}, "jax has the rates in reverse order, the slowest first"),
     "a rate of two pairs": ({"rates": RATES[[0, 0, 1]]}, {}, "jax has one rate for two pairs: base^(-2 (i // 2) / width)"),
     "not inverted": ({"rates": 1 / RATES}, {}, "by base^(-2i / width); jax multiplies them by base^(2i / width)"),

@@ -127,7 +127,7 @@ class Free:
     sure: bool = False
     """True to search for the number even if a small change of it does not lead towards jax's array."""
     seeds: tuple[float, ...] = ()
-    """Numbers to start the search from, if torch has no such number."""
+    """Numbers to start the search from, in place of multiples of torch's number."""
     steps: tuple[float, ...] = ()
     """Numbers at which the effect changes, as a threshold's does at the values that are compared with it. All numbers between
     two neighbours have the same effect."""

@@ -77,6 +77,8 @@ USE = Change(
     "rotates by positions in {0}",
 )
 BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 1000.0)
+DECADES = tuple(10.0**n for n in range(1, 11))
+"""Bases from which the search for another one starts."""
 FACTORS = {"2 pi": 2 * math.pi, "pi": math.pi, "pi / 2": math.pi / 2, "1 / (2 pi)": 0.5 / math.pi, "pi / 180": math.pi / 180}
 """Factors of positions that are tried, by their words."""
 WHOLE = 1e-6
@@ -142,7 +144,7 @@ def tables(rotary: Rotary) -> Iterator[Proposal]:
     for name, factor in FACTORS.items():
         yield other(TIMES, partial(rotary.tables, positions * factor), factor=name)
     yield other(SOLVED_TIMES, lambda c: rotary.tables(positions * c), free=Free(1.0, sure=True))
-    yield other(SOLVED_BASE, of_base, free=Free(base, sure=True), **own)
+    yield other(SOLVED_BASE, of_base, free=Free(base, sure=True, seeds=(base, *DECADES)), **own)
 
 
 def rounded(rotary: Rotary) -> Iterator[Proposal]:
