@@ -29,9 +29,10 @@ def loss_cause(torch_model: Any, jax_model: PyTree, spec: TrainingSpec, rules: F
         return ""
 
     def call_torch(model: Any, *tensors: Any) -> Any:
-        return spec.torch_loss(
-            model, *(each.long() if each.dtype.itemsize > 1 and _is_whole(each) else each for each in tensors)
-        )
+        import torch
+
+        whole = torch.int8, torch.int16, torch.int32
+        return spec.torch_loss(model, *(each.long() if each.dtype in whole else each for each in tensors))
 
     def call_jax(model: Any, *arrays: Any) -> Any:
         return with_state(spec.jax_loss(model, *arrays), model)[0]
@@ -54,7 +55,3 @@ def loss_cause(torch_model: Any, jax_model: PyTree, spec: TrainingSpec, rules: F
     )
     report = collected(run_checks(comparison, chosen), "A", [check.name for check in chosen])
     return next((module.cause for module in report.diverging if module.name == CALL.path and module.causes), "")
-
-
-def _is_whole(tensor: Any) -> bool:
-    return not tensor.is_floating_point() and not tensor.is_complex()

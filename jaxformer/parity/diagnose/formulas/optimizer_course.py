@@ -132,12 +132,12 @@ def flat(arrays: Mapping[str, Any], kept: Mapping[str, np.ndarray]) -> np.ndarra
 
 def by_norm(added: float, given: Given, most: float) -> np.ndarray:
     """Clip a gradient by its global norm, to which a number is added."""
-    return given.whole * min(1.0, most / (given.norm + added))
+    return given.whole * min(1.0, most / max(given.norm + added, TINY))
 
 
 def by_batches(given: Given, most: float) -> np.ndarray:
     """Clip the gradient of each batch by its own norm; return the mean."""
-    return np.mean([part * min(1.0, most / norm) for part, norm in given.parts], 0)
+    return np.mean([part * min(1.0, most / max(norm, TINY)) for part, norm in given.parts], 0)
 
 
 OF_BATCHES, TINY = "each batch's norm", 1e-300
