@@ -41,3 +41,19 @@ CASES = {
 def test_what_is_different_in_a_pooling_is_named(pool, name):
     how, words = CASES[name]
     assert words in cause_between(Pooled(pool), Pooled(pool, **how), X)
+
+
+class Adaptive(torch.nn.Module):
+    def __init__(self, pool):
+        super().__init__()
+        self.inner, self.pool = torch.nn.Conv2d(3, 4, 1), pool
+
+    def forward(self, x):
+        return self.pool(self.inner(x)).flatten(1).square()
+
+
+@pytest.mark.parametrize("kind", ["avg", "max"])
+def test_an_adaptive_pooling_of_windows_side_by_side(kind):
+    adaptive, plain = getattr(functional, f"adaptive_{kind}_pool2d"), getattr(functional, f"{kind}_pool2d")
+    says = cause_between(Adaptive(lambda x: adaptive(x, (2, 3))), Adaptive(lambda x: plain(x, 2)), X[:, :, :5])
+    assert "jax has windows of (2, 2) side by side, without the entries that are left" in says

@@ -16,7 +16,7 @@ NAMES |= {
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
     **{f"max_pool{n}d": ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode") for n in (1, 2, 3)},
     **{f"avg_pool{n}d": ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad") for n in (1, 2, 3)},
-    **{f"adaptive_avg_pool{n}d": ("input", "output_size") for n in (1, 2, 3)},
+    **{f"adaptive_{kind}_pool{n}d": ("input", "output_size") for kind in ("avg", "max") for n in (1, 2, 3)},
     "linear": ("input", "weight", "bias"),
 }
 """Names of the arguments of functions that are written in C++, or whose Python signature is `*args, **kwargs`."""

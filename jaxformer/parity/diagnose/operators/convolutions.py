@@ -36,6 +36,7 @@ AXIS_BEGINS = Change("convolutions.axis_begins", "begins its windows {by} {side}
 DILATION = Change("convolutions.dilation", "has dilation {dilation}, and pads for it")
 CAUSAL_DILATION = Change("convolutions.causal_dilation", "has dilation {dilation}, and pads for it in front")
 SIZES = Change("convolutions.sizes", "has windows of ({sizes}), padded by ({before}) before")
+SIDE_BY_SIDE = Change("convolutions.side_by_side", "has windows of ({sizes}) side by side, without the entries that are left")
 RESHAPE_WORDS = "reshapes its input to channels last where it has to transpose it"
 RESHAPED = Change("convolutions.reshaped", RESHAPE_WORDS, reroutes=True)
 TURNED = Change("convolutions.turned", "has height and width of it exchanged")
@@ -126,6 +127,19 @@ def pools(op: Op) -> Iterator[Proposal]:
         for before in dict.fromkeys(begins) if sizes != own else ():
             yield op.instead(SIZES, partial(of_size, sizes, tuple((pad, None) for pad in before)), sizes=sizes, before=before)
     yield from uneven(op, pads, lambda more: partial(of_size, own, both(pads, more)))
+
+
+def adaptive_pools(op: Op) -> Iterator[Proposal]:
+    """Mutations of an adaptive pooling, whose windows overlap where its number of windows does not divide the input's length:
+    windows side by side."""
+    if op.name[:-2] not in ("adaptive_max_pool", "adaptive_avg_pool"):
+        return
+    call, axes = named(op.function, op.args, op.kwargs), int(op.name[-2])
+    counts, lengths = spread(call["output_size"], axes), call["input"].shape[-axes:]
+    if None not in counts and any(length % count for length, count in zip(lengths, counts, strict=True)):
+        sizes = tuple(max(length // count, 1) for length, count in zip(lengths, counts, strict=True))
+        pool = getattr(functional, op.name.removeprefix("adaptive_"))
+        yield op.instead(SIDE_BY_SIDE, lambda f, a, k, n: pool(named(f, a, k)["input"], sizes), sizes=sizes)
 
 
 def of_size(
@@ -258,4 +272,4 @@ def signal_moved(call: dict[str, Any], later: int) -> dict[str, Any]:
     return {name: x.roll(-later, -1), "center": False}
 
 
-KINDS = (pads, convolutions, transposed, pools, transforms)
+KINDS = (pads, convolutions, transposed, pools, adaptive_pools, transforms)
