@@ -42,7 +42,6 @@ def loss_cause(torch_model: Any, jax_model: PyTree, spec: TrainingSpec, rules: F
     reference = replace(reference, outputs=named.names)
     given = Outputs(torch=shapes_of(dict(zip(reference.outputs, reference.calls[CALL].output, strict=True))))
     chosen = chosen_checks(CHECKS, "A", in_training=True)
-    options: dict[str, Any] = {"in_training": True, "search_seconds": search_seconds}
     comparison = Comparison(
         torch_state(torch_model),
         jax_model,
@@ -51,7 +50,8 @@ def loss_cause(torch_model: Any, jax_model: PyTree, spec: TrainingSpec, rules: F
         lambda: reference,
         needs_of(chosen),
         "A",
-        **options,
+        in_training=True,
+        search_seconds=search_seconds,
     )
     report = collected(run_checks(comparison, chosen), "A", [check.name for check in chosen])
     return next((module.cause for module in report.diverging if module.name == CALL.path and module.causes), "")

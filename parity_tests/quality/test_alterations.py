@@ -295,7 +295,7 @@ def test_a_number_that_acts_in_steps_is_a_whole_one():
 
 
 def test_a_number_is_solved_for_to_the_end():
-    """It comes near enough for float32's rounding before."""
+    """Several steps before the last one, the difference is within float32's rounding."""
 
     def turns(base):
         angles = np.arange(13.0)[:, None] * base ** -(np.arange(0, 6, 2) / 6)

@@ -293,10 +293,10 @@ CLIPPINGS = {
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_what_is_clipped(kind, how):
     clipped, says = CLIPPINGS[how]
-    theirs = {"sgd": descent, "adam": lambda model: torch.optim.Adam(model.parameters(), lr=RATE)}[kind]
+    torch_optimizer = {"sgd": descent, "adam": lambda model: torch.optim.Adam(model.parameters(), lr=RATE)}[kind]
     ten = {"torch_loss": lambda *given: 10 * FEW.torch_loss(*given), "jax_loss": lambda *given: 10 * jax_loss(*given)}
-    ours = clipped(getattr(optax, kind)(RATE))
-    found = course(replace(FEW, torch_optimizer=theirs, torch_schedule=None, jax_schedule=None, jax_optimizer=ours, **ten))
+    both = {"torch_optimizer": torch_optimizer, "jax_optimizer": clipped(getattr(optax, kind)(RATE))}
+    found = course(replace(FEW, torch_schedule=None, jax_schedule=None, **both, **ten))
     assert f"torch clips gradients by max / (norm + 1e-6); jax {says} (residual " in found.stages[1].says
 
 

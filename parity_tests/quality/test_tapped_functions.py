@@ -133,13 +133,13 @@ def test_a_search_that_is_cut_says_so(theirs, monkeypatch):
 
 def test_without_taps_they_are_advised(monkeypatch):
     monkeypatch.setattr("jaxformer.parity.runs.session.EACH", 0)
-    theirs = excite(TorchNorms().eval(), seed=1)
-    weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
+    torch_model = excite(TorchNorms().eval(), seed=1)
+    weights = {name: jnp.asarray(array) for name, array in torch_model.state_dict().items()}
 
     def call(weights, ids):
         return jnp.sin(weights["table.weight"][ids] * 3) ** 3 + weights["one.weight"] + weights["two.weight"]
 
-    report = compare(theirs, weights, (X,), call_jax=call, checks=("forward", "local"), tier="A")
+    report = compare(torch_model, weights, (X,), call_jax=call, checks=("forward", "local"), tier="A")
     assert (
         "search_seconds = 60 allows; it is shorter module by module: pass what each returns through jf.tap(" in report.verdict
     )

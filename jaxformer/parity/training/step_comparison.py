@@ -129,7 +129,7 @@ class StepComparison:
             self.found["loss"] = replace(stage, says="; ".join(filter(None, (stage.says, cause))))
         self.rates.append(next(iter(rates.values())))
         size = sum(array.size for array in self.before.values())
-        longest = min(LONGEST, max(1, MOST_KEPT // (2 * size)))
+        longest = min(LONGEST, max(1, MOST_KEPT // ((2 + len(jax.parts)) * size)))
         if self.parted is None and "train" not in self.found and len(self.past) < longest:
             self.past.append(Past(torch.gradients, jax.parts, self.before))
             if any(rates.values()):
