@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks import round_trip_ports as ports
 from jaxformer.errors import InputError
-from jaxformer.parity.compare import check, dump
 from jaxformer.parity.numerics.jax_operations import are_unset
+from jaxformer.parity.recorded import check, dump
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.archive import load
 

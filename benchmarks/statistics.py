@@ -18,8 +18,8 @@ from jaxformer.evaluation.ladder import adversarial_inputs, call_torch, load_tor
 from jaxformer.evaluation.mutants import MUTANTS
 from jaxformer.evaluation.run import candidate, reference
 from jaxformer.models import abstract
-from jaxformer.parity.compare import check
 from jaxformer.parity.numerics.metrics import over
+from jaxformer.parity.recorded import check
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.summary.summary import Summary, summarize
 from jaxformer.parity.trace.selection import ALL

@@ -85,15 +85,15 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.nn import empty_cache as empty_cache
     from jaxformer.nn import ids_to_valid as ids_to_valid
     from jaxformer.nn import padding_mask as padding_mask
-    from jaxformer.parity.compare import check as check
     from jaxformer.parity.compare import compare as compare
-    from jaxformer.parity.compare import dump as dump
     from jaxformer.parity.logprobs.compare import compare_logprobs as compare_logprobs
     from jaxformer.parity.probe import excite as excite
     from jaxformer.parity.probe import probe as probe
     from jaxformer.parity.probe import probe_audio as probe_audio
     from jaxformer.parity.probe import probe_config as probe_config
     from jaxformer.parity.probe import probe_image as probe_image
+    from jaxformer.parity.recorded import check as check
+    from jaxformer.parity.recorded import dump as dump
     from jaxformer.parity.report.report import Report as Report
     from jaxformer.parity.testing import assert_parity as assert_parity
     from jaxformer.parity.trace.jax_hooks import tap as tap
@@ -128,9 +128,10 @@ PUBLIC = {
     "exporting.programs": "export export_generate",
     "models": "GPT DualEncoder Encoder EncoderDecoder VisionEncoder abstract with_head with_image_size",
     "nn": "causal_mask empty_cache ids_to_valid padding_mask",
-    "parity.compare": "check compare dump",
+    "parity.compare": "compare",
     "parity.logprobs.compare": "compare_logprobs",
     "parity.probe": "excite probe probe_audio probe_config probe_image",
+    "parity.recorded": "check dump",
     "parity.report.report": "Report",
     "parity.testing": "assert_parity",
     "parity.trace.jax_hooks": "tap",

@@ -83,11 +83,11 @@ def check(arguments: list[str]) -> int:
     with flags.refused():
         use_cache(flags.cache)
         check_jax()
-        from jaxformer.parity import compare as parity
+        from jaxformer.parity import recorded
 
         model, call_jax = model_and_call(flags.jax)
         with no_exit("the model, or what calls it,"):
-            report = parity.check(flags.folder, model, call_jax=call_jax, **flags.options(flags.jax))
+            report = recorded.check(flags.folder, model, call_jax=call_jax, **flags.options(flags.jax))
     return flags.show(report)
 
 
@@ -107,11 +107,11 @@ def dump(arguments: list[str]) -> int:
     """Record, save, and print the next command."""
     flags = parse(Dump, arguments, prog="jaxformer parity dump")
     model, call_torch = model_and_call(flags.torch)
-    from jaxformer.parity import compare as parity
+    from jaxformer.parity import recorded
 
     with no_exit("the model, or what calls it,"):
         options = {"call_torch": call_torch, "tier": flags.tier, **flags.selected()}
-        reference = parity.dump(model, flags.arrays(), flags.folder, **options)
+        reference = recorded.dump(model, flags.arrays(), flags.folder, **options)
     restore_streams()
     kept = f"tier {flags.tier}" if flags.keep == "tensors" else flags.keep
     contents = f"{len(reference.weights)} tensors, {len(reference.calls) - 1} calls of modules, {kept}"

@@ -30,8 +30,8 @@ from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch
 from jaxformer.evaluation.mutants import MUTANTS
 from jaxformer.evaluation.outcome import Outcome, first_failure, passed, table_row, verdict
 from jaxformer.models import abstract
-from jaxformer.parity.compare import check
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recorded import check
 from jaxformer.parity.recording import record_torch
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.runs.load_weights import Candidate

@@ -18,9 +18,10 @@ Sub-packages and files, in the order in which they may import each other; data f
     collect           results of the checks, in one report
     validate          validation of the two models and their inputs
     recording         the recording of a reference, torch's or JAX's
-    loss_cause        what the code of a training loss does otherwise
     summary           statistics in place of a reference's arrays
     large             models that do not fit into memory twice
+    recorded          a JAX model and a recorded reference
+    loss_cause        what the code of a training loss does otherwise
     compare           everything in one call
     testing           one call in a test
 """

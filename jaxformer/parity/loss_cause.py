@@ -7,14 +7,11 @@ from typing import Any
 from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family
-from jaxformer.parity.attribute.checks import chosen_checks, needs_of, run_checks
-from jaxformer.parity.attribute.comparison import Comparison
-from jaxformer.parity.collect import collected
+from jaxformer.parity.recorded import check
 from jaxformer.parity.recording import record_torch
 from jaxformer.parity.runs.training_mode import with_state
 from jaxformer.parity.trace.call_sites import CALL
-from jaxformer.parity.trace.outputs import Outputs, shapes_of
-from jaxformer.parity.trace.torch_hooks import torch_state
+from jaxformer.parity.trace.outputs import Outputs
 from jaxformer.parity.training.trainers import TrainingSpec
 
 CHECKS = ("forward", "local", "gradients")
@@ -37,21 +34,12 @@ def loss_cause(torch_model: Any, jax_model: PyTree, spec: TrainingSpec, rules: F
     def call_jax(model: Any, *arrays: Any) -> Any:
         return with_state(spec.jax_loss(model, *arrays), model)[0]
 
-    batch, named = tuple(spec.batches[0]), Outputs()
-    reference = record_torch(torch_model, batch, named.of_torch(call_torch), tier="A", checks=CHECKS, mode="train")
-    reference = replace(reference, outputs=named.names)
-    given = Outputs(torch=shapes_of(dict(zip(reference.outputs, reference.calls[CALL].output, strict=True))))
-    chosen = chosen_checks(CHECKS, "A", in_training=True)
-    comparison = Comparison(
-        torch_state(torch_model),
-        jax_model,
-        rules,
-        given.of_jax(call_jax, in_training=True),
-        lambda: reference,
-        needs_of(chosen),
-        "A",
-        in_training=True,
-        search_seconds=search_seconds,
+    named = Outputs()
+    reference = record_torch(
+        torch_model, tuple(spec.batches[0]), named.of_torch(call_torch), tier="A", checks=CHECKS, mode="train"
     )
-    report = collected(run_checks(comparison, chosen), "A", [check.name for check in chosen])
+    judged = {"rules": rules, "checks": CHECKS, "tier": "A", "search_seconds": search_seconds}
+    report = check(replace(reference, outputs=named.names), jax_model, call_jax=call_jax, **judged)
+    if all(each.name != "gradients" for each in report.stages):  # one number alone is given by many changes
+        return ""
     return next((module.cause for module in report.diverging if module.name == CALL.path and module.causes), "")

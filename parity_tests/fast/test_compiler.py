@@ -9,7 +9,8 @@ from torch import nn
 
 import jaxformer.parity.attribute.low_precision as low_precision
 import jaxformer.parity.trace.suspect_operations as suspect_operations
-from jaxformer.parity.compare import check, compare, dump
+from jaxformer.parity.compare import compare
+from jaxformer.parity.recorded import check, dump
 from jaxformer.parity.trace import jax_hooks
 from jaxformer.runtime import known_programs
 from jaxformer.runtime.xla_options import FAULTS, PRODUCTS_ALONE, known

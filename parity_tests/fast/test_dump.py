@@ -17,8 +17,9 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import InputError
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract
-from jaxformer.parity.compare import check, compare, dump
+from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recorded import check, dump
 from jaxformer.parity.recording import record_torch
 from jaxformer.parity.trace.archive import load, save
 from parity_tests.support.helpers import gpt_config
@@ -84,7 +85,7 @@ sys.modules["torch"] = None
 from pathlib import Path
 from jaxformer.models import abstract, GPT
 from jaxformer.evaluation.ladder import call_jax
-from jaxformer.parity.compare import check
+from jaxformer.parity.recorded import check
 from jaxformer.parity.trace.archive import load
 from jaxformer.parity.probe import excite
 from jaxformer.config.models import GPTConfig

@@ -11,9 +11,10 @@ import torch
 from jax.extend.core import Primitive
 from jax.lax import empty
 
-from jaxformer.parity.compare import check, compare, dump
+from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics import jax_operations
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recorded import check, dump
 from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign

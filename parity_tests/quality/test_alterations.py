@@ -9,12 +9,13 @@ import pytest
 import transformers
 from flax import nnx
 
-from jaxformer.parity.compare import check, compare, dump
+from jaxformer.parity.compare import compare
 from jaxformer.parity.diagnose import search
 from jaxformer.parity.diagnose.mutation import Free
 from jaxformer.parity.diagnose.solve import solved
 from jaxformer.parity.numerics.metrics import EXPLAINED
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recorded import check, dump
 from parity_tests.support.helpers import usually
 
 pytestmark = pytest.mark.foreign

@@ -12,9 +12,10 @@ from flax import nnx
 from torch.nn import functional
 
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.compare import check, compare
+from jaxformer.parity.compare import compare
 from jaxformer.parity.pairing.tensors import NO_RULES, identify
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recorded import check
 from jaxformer.parity.recording import record_torch
 from jaxformer.parity.trace.archive import load, save
 from jaxformer.parity.trace.torch_hooks import TorchState

@@ -10,8 +10,9 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxformer.parity.compare import check, compare
+from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recorded import check
 from jaxformer.parity.recording import record_torch
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.archive import load, save

@@ -62,8 +62,8 @@ def seen(w, x, bug):
     y = patches(w["cut"], x, bug)
     y = jnp.pad(y, ((0, 0), (0, 0), (0, 2), (2, 0)) if bug == "pads" else ((0, 0), (0, 0), (2, 0), (0, 2)))
     y = jaxformer.tap("slide", conv(w["slide"], y, window_strides=(1, 1), padding="VALID"))
-    far = 1 if bug == "dilation" else 2
-    y = conv(w["far"], y, window_strides=(1, 1), padding=[(far, far)] * 2, rhs_dilation=(far, far))
+    far = {"dilation": (1, 1), "dilation of rows": (3, 2)}.get(bug, (2, 2))
+    y = conv(w["far"], y, window_strides=(1, 1), padding=[(n, n) for n in far], rhs_dilation=far)
     y = jnp.roll(jaxformer.tap("far", y), (-1, 2) if bug == "roll" else (1, -2), (2, 3))
     rows, _, height, width = y.shape
     if bug == "pixels":
@@ -81,6 +81,7 @@ BUGS = {
     "rows and columns": "torch flattens the patches of cut as (channels, rows, columns); jax as (channels, columns, rows)",
     "pads": "jax pads at the other end",
     "dilation": "jax has dilation 1, and pads for it",
+    "dilation of rows": "jax has dilation 3 along axis 2, and pads for it",
     "roll": "jax rolls the other way round",
     "pixels": "jax reads the channels as (height, width, channels)",
     "zeros": "jax pads by zeros",

@@ -15,8 +15,9 @@ from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch
 from jaxformer.models import abstract
 from jaxformer.nn import attention, feedforward
 from jaxformer.parity import recording
-from jaxformer.parity.compare import check, compare
+from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recorded import check
 from jaxformer.parity.recording import record_torch
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.archive import load, save

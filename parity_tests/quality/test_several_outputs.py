@@ -11,7 +11,8 @@ import pytest
 import torch
 from flax import linen, nnx
 
-from jaxformer.parity.compare import check, compare, dump
+from jaxformer.parity.compare import compare
+from jaxformer.parity.recorded import check, dump
 from jaxformer.parity.trace.outputs import apart, pairs_of, side_by_side
 from parity_tests.support.helpers import noise
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.parity.compare import check, compare, dump
+from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
+from jaxformer.parity.recorded import check, dump
 from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign

@@ -11,7 +11,7 @@ MOST_KEYS, MOST_MORE, FEWEST, MOST_SINKS, MOST_IDS = 33, 13, 5, 4, 8
 """Bounds, in keys, of sliding windows that are tried where torch has none and of moves of their edges, and of what rows of a
 padding mask are longer or shorter; the least number of keys of such rows: of fewer, any booleans look like them; the most
 keys at the beginning that windows may show beside their own, and ids that may stand for padding."""
-Others = Iterable[tuple[str, Mapping[str, int | str], torch.Tensor]]
+Others = Iterable[tuple[str, Mapping[str, Any], torch.Tensor]]
 """Key of `OTHERS`, arguments of its words, and the mask: True where a key is seen."""
 OTHERS = {
     "left_out": "does not apply it",
@@ -181,7 +181,7 @@ def beside_windows(own: Window, apart: torch.Tensor) -> Others:
         yield "sinks", {"keys": n}, ((apart <= own.back) & (apart >= -own.ahead)) | (allowed & (key < n))
 
 
-def other_windows(own: Window, most: Window) -> Iterator[tuple[str, Mapping[str, int | str], Window]]:
+def other_windows(own: Window, most: Window) -> Iterator[tuple[str, Mapping[str, Any], Window]]:
     """Windows to try in place of one; `most` is the largest. Plain ones come first, then edges that are moved further."""
     (back, ahead), is_causal = own, own.ahead in (0, most.ahead - most.back)  # a static cache is longer than what it holds
     of_keys = is_causal or (ahead == most.ahead and back > 0)  # a window's own part, `distance < 5`, does not look ahead

@@ -34,6 +34,7 @@ SIGNAL_BEGINS = Change("convolutions.signal_begins", "begins its windows {by} {s
 BEGINS = Change("convolutions.begins", "begins its windows {by} {side} in each direction")
 AXIS_BEGINS = Change("convolutions.axis_begins", "begins its windows {by} {side} along axis {axis}")
 DILATION = Change("convolutions.dilation", "has dilation {dilation}, and pads for it")
+AXIS_DILATION = Change("convolutions.axis_dilation", "has dilation {dilation} along axis {axis}, and pads for it")
 CAUSAL_DILATION = Change("convolutions.causal_dilation", "has dilation {dilation}, and pads for it in front")
 SIZES = Change("convolutions.sizes", "has windows of ({sizes}), padded by ({before}) before")
 SIDE_BY_SIDE = Change("convolutions.side_by_side", "has windows of ({sizes}) side by side, without the entries that are left")
@@ -97,14 +98,23 @@ def convolutions(op: Op) -> Iterator[Proposal]:
     most = max(*(step - 1 for step in stride), *padding)
     yield from beginnings(op, lambda later: having(padded, mode="constant", later=later), most, padding)
     yield from uneven(op, padding, lambda more: having(with_more, more=more))
-    for dilation in DILATIONS if max(sizes) > 1 else ():
-        if any(dilation != each for each in call["dilation"]):
-            yield op.instead(DILATION, having(dilated, dilation=dilation), dilation=dilation)
-            if len(sizes) == 1:
-                yield op.instead(CAUSAL_DILATION, having(dilated, dilation=dilation, front=True), dilation=dilation)
+    yield from dilations(op, call["dilation"], sizes)
     yield op.instead(RESHAPED, having(channels_reshaped))
     if len(sizes) == 2 and sizes[0] == sizes[1] and (stride[0] != stride[1] or padding[0] != padding[1]):
         yield op.instead(TURNED, having(lambda call: {name: call[name][::-1] for name in ("stride", "padding")}))
+
+
+def dilations(op: Op, own: tuple[int, ...], sizes: Sequence[int]) -> Iterator[Proposal]:
+    """Mutations of a convolution's dilation, along all axes or one."""
+    axes = range(len(sizes))
+    for axis, dilation in itertools.product((None, *axes) if len(axes) > 1 else (None,), DILATIONS):
+        others = tuple(dilation if axis in (None, i) else its for i, its in enumerate(own))
+        if all(other == its or size == 1 for other, its, size in zip(others, own, sizes, strict=True)):
+            continue
+        at: dict[str, Any] = {} if axis is None else {"axis": axis + 2}
+        yield op.instead(AXIS_DILATION if at else DILATION, having(dilated, dilation=others), dilation=dilation, **at)
+        if len(axes) == 1:
+            yield op.instead(CAUSAL_DILATION, having(dilated, dilation=others, front=True), dilation=dilation)
 
 
 def transposed(op: Op) -> Iterator[Proposal]:
@@ -211,11 +221,11 @@ def with_more(call: dict[str, Any], more: Ends, mode: str = "constant") -> dict[
     return {"input": functional.pad(call["input"], sides, mode=mode), "padding": 0}
 
 
-def dilated(call: dict[str, Any], dilation: int, front: bool = False) -> dict[str, Any]:
+def dilated(call: dict[str, Any], dilation: tuple[int, ...], front: bool = False) -> dict[str, Any]:
     """Arguments of a convolution with another dilation, and with the pads that it needs at both ends, or in front alone
     (causal)."""
     x, padding, sizes = call["input"], call["padding"], call["weight"].shape[2:]
-    more = [(dilation - old) * (size - 1) for old, size in zip(call["dilation"], sizes, strict=True)]
+    more = [(new - old) * (size - 1) for new, old, size in zip(dilation, call["dilation"], sizes, strict=True)]
     if front:
         x = functional.pad(x, (more[0], 0))
     elif padding != "same":

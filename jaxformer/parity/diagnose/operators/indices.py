@@ -95,14 +95,16 @@ SHOWN = 4
 def picked(replay: Replay) -> Iterator[Proposal]:
     """Mutations of the position that is taken of each row, as in `states[rows, ends]`: those whose entries jax's array has."""
     jax = replay.compared.get(replay.place)
-    for op in replay.operations if jax is not None and jax.shape == replay.wanted.shape else ():
-        x, index = (*op.args, None, None)[:2]
-        pair = op.name == "getitem" and isinstance(index, tuple) and len(index) == 2 and all(map(is_whole, index))
+    if jax is None or jax.shape != replay.wanted.shape:
+        return
+    for op in (each for each in replay.operations if each.name == "getitem"):
+        x, index = op.args[:2]
+        pair = isinstance(index, tuple) and len(index) == 2 and all(map(is_whole, index))
         if pair and x.is_floating_point() and same(op.output, torch.from_numpy(replay.wanted)):
             rows, places = index
             apart = (x[rows] - torch.from_numpy(jax)[:, None]).abs().flatten(2).amax(-1)
             others = apart.argmin(1)
-            words = {"jax": listed(others), "torch": listed(places)}
+            words: dict[str, Any] = {"jax": listed(others), "torch": listed(places)}
             yield op.instead(PICKED, with_operand(1, lambda _, index=(rows, others): index), **words)
 
 
