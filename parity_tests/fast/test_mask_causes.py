@@ -49,6 +49,7 @@ CAUSAL = (ENDLESS, 0)
 CAUSES = {
     (CAUSAL, (ENDLESS, 1)): "jax lets every query see one key more ahead",
     (CAUSAL, (ENDLESS, 3)): "jax lets every query see 3 keys more ahead",
+    (CAUSAL, (ENDLESS, -1)): "jax hides the query's own key too (`tril(k=-1)`)",
     (CAUSAL, (3, 0)): "jax has a window of 4 keys for none",
     ((3, 0), (5, 0)): "jax has a window of 6 keys for 4",
     ((2, 0), (2, 2)): "jax has the window ahead of a query too: |i - j| <= 2",
@@ -65,6 +66,19 @@ CAUSES = {
 def test_a_window_with_other_edges(written, edges, cause):
     torchs, jaxs = (Attention(written, *each) for each in edges)
     assert cause in cause_between(torchs, jaxs, X)
+
+
+EMPTY = {
+    "hidden": "where no key is left, it attends to all alike (",
+    "switches": "where no key is left, it attends as without a mask (",
+    "seen": "where no key is left, it gives NaN (",
+}
+
+
+@pytest.mark.parametrize("written", EMPTY)
+def test_a_row_without_keys(written):
+    torchs, jaxs = Attention("hidden" if written == "seen" else "seen", *CAUSAL), Attention(written, ENDLESS, -1)
+    assert f"jax hides the query's own key too (`tril(k=-1)`); {EMPTY[written]}" in cause_between(torchs, jaxs, X)
 
 
 class Twice(Attention):

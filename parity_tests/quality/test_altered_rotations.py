@@ -97,6 +97,8 @@ def port(bug, side="before"):
         if bug.get("counted"):
             places = jnp.cumsum(valid, -1) - 1
         angles = places[..., None] * bug.get("rates", RATES)
+        if bug.get("held"):
+            angles = np.float32(np.arange(T)[None, :, None] * bug["rates"])
         weight = np.linspace(0.5, 2, H)
         gains = [p.get(f"attention.of_{name}.weight", weight) for name in ("queries", "keys")]
         sides = bug.get("sides", (side, side))
@@ -159,6 +161,11 @@ CASES = {
         {"rates": 5.5e9 ** -(np.arange(0, H, 2) / H)},
         {},
         "rotary base 2000; jax rotary base 5.5e+09 (residual ",
+    ),
+    "a base near torch's, in float32": (
+        {"rates": 2020.0 ** -(np.arange(0, H, 2) / H), "held": True},
+        {},
+        "rotary base 2000; jax rotary base 2020 (residual ",
     ),
     "slowest first": ({"rates": RATES[::-1]}, {}, "jax has the rates in reverse order, the slowest first"),
     "a rate of two pairs": ({"rates": RATES[[0, 0, 1]]}, {}, "jax has one rate for two pairs: base^(-2 (i // 2) / width)"),

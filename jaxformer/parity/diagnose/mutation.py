@@ -146,6 +146,8 @@ class Proposal:
     near: tuple[Callable[[], Edit], ...] = ()
     """Edits of the same mutation with neighbouring numbers. Where one of them gives jax's array too, the number acts in steps
     (it is rounded to an integer, say), and the candidate is ambiguous."""
+    pushed: Edits | None = None
+    """Edits of the same mutation with arrays pushed by float32's rounding, for arrays that jax's code may hold in float32."""
 
     def edit(self) -> Edit:
         """Return the context manager in which torch is mutated; the number of a free parameter has to be known."""

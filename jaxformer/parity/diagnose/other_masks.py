@@ -38,6 +38,7 @@ OTHERS = {
     "padding_only": "leaves out the causal part and the window",
     "ahead": "lets every query see {number} {by} ahead",
     "behind": "lets every query see {number} {by} behind",
+    "fewer": "hides the query's own key too (`tril(k=-1)`)",
     "all_ahead": "lets every query see all keys ahead",
     "all_behind": "lets every query see all keys behind",
     "fewer_where_others": "hides the query's own key, where there is another (`tril(k=-1)`)",
@@ -51,6 +52,7 @@ OTHERS = {
 }
 EMPTY = {
     "": "",
+    "shown": "; where no key is left, it attends as without a mask",
     "alike": "; where no key is left, it attends to all alike",
     "nan": "; where no key is left, it gives NaN",
 }
@@ -73,9 +75,9 @@ def masks_instead(keep: torch.Tensor, tokens: Mapping[int, torch.Tensor] = Mappi
     yield "inverted", {}, ~keep
     if keep.shape[-2] in (1, keep.shape[-1]):
         yield from exchanged(keep)
-    if keep.shape[-2] > 1:
-        yield from windows(keep)
-    if len(keep) > 1:
+    sliding = [*windows(keep)] if keep.shape[-2] > 1 else []
+    yield from sliding
+    if len(keep) > 1 and (keep.ndim > 2 or not sliding):  # rows of a batch, not queries
         yield "row", {"row": "before"}, keep.roll(1, 0)
         yield "row", {"row": "after"}, keep.roll(-1, 0)
         yield "first_row", {}, keep[:1].expand_as(keep)
@@ -207,6 +209,7 @@ def other_windows(own: Window, most: Window) -> Iterator[tuple[str, Mapping[str,
                 args = {"keys": keys + moved, "was": keys} if of_keys else {"by": by, **several}
                 yield "window" if of_keys else "behind", args, Window(back + moved, ahead)
             if ahead < most.ahead and ahead + moved >= -back:
-                yield "ahead", {"by": by, **several}, Window(back, ahead + moved)
+                is_own = (ahead, moved) == (0, -1)
+                yield "fewer" if is_own else "ahead", {} if is_own else {"by": by, **several}, Window(back, ahead + moved)
         if back == most.back and ahead < most.ahead:
             yield "window", {"keys": n, "was": "none"}, Window(n - 1 - ahead, ahead)

@@ -71,6 +71,8 @@ FLOAT32, LARGE = 3e-7, 1e4
 """Tolerance (relL2) of float32 rounding, as in tables that jax's code computes; and the least ratio of the difference to it."""
 CLEAR = 100
 """Least ratio of the difference to a candidate's residual."""
+ROUNDED = 8
+"""Largest ratio of a residual that is float32's rounding to the effect of such rounding."""
 ORDINARY = 30
 """Largest ratio, either way, of a solved number to torch's at which it is preferred to None, where both fit."""
 
@@ -126,8 +128,8 @@ class Search:
         for proposal in every(self.replay, self.budget.session):
             if (value := alike.get(proposal.mutation.in_any_layer)) is not None:
                 fixed = proposal.at(value)
-                if (residual := off(self.array(fixed), self.jax)) <= self.limit:
-                    others = cross_check(self.replay, fixed, self.limit)
+                if self._is_rounding(fixed, residual := off(self.array(fixed), self.jax)):
+                    others = cross_check(self.replay, fixed, self._limit(fixed))
                     if not others.contradicts:
                         return [self._candidate(proposal, fixed, residual, others.gives)]
         return []
@@ -169,7 +171,7 @@ class Search:
         if not (fits := self._fitted(proposal)) or not is_certain(self.replay, fits[0], solved=proposal.free is not None):
             return None
         fixed, residual = fits
-        others = cross_check(self.replay, fixed, self.limit)
+        others = cross_check(self.replay, fixed, self._limit(proposal))
         if others.contradicts:
             self.nearly = self.nearly or str(fixed.mutation)
             return None
@@ -200,17 +202,28 @@ class Search:
     def _fitted(self, proposal: Proposal) -> tuple[Proposal, float] | None:
         """Solve for the free parameter, if any; return the proposal with its number and its residual, or None if it does not
         give jax's array."""
-        free = proposal.free
+        free, limit = proposal.free, self._limit(proposal)
         if free is None:
             residual = off(self.array(proposal), self.jax)
-            return (proposal, residual) if residual <= self.limit else None
+            return (proposal, residual) if self._is_rounding(proposal, residual) else None
         if not np.isfinite(self.jax).all():
             return None  # least squares need finite entries
         without = off(self.array(proposal.at(math.inf)), self.jax) if free.absent else math.inf
-        found = solved(lambda x: self.array(proposal.at(x)), free, self.torch, self.jax, self.limit)
+        found = solved(lambda x: self.array(proposal.at(x)), free, self.torch, self.jax, limit)
         if without <= self.limit and not (found and is_ordinary(found[0], free.start)):
             found = math.inf, without
-        return (proposal.at(found[0]), found[1]) if found and found[1] <= self.limit else None
+        return (fixed, found[1]) if found and self._is_rounding(fixed := proposal.at(found[0]), found[1]) else None
+
+    def _limit(self, proposal: Proposal) -> float:
+        """Return the largest residual of a proposal; more than of others where jax's code may hold arrays of it in float32."""
+        return max(self.limit, off(self.jax, self.torch) / LARGE) if proposal.pushed else self.limit
+
+    def _is_rounding(self, proposal: Proposal, residual: float) -> bool:
+        """True if a residual is rounding: float32's, by its effect, in arrays that jax's code may hold in float32."""
+        if residual <= self.limit or not proposal.pushed or not residual <= self._limit(proposal):
+            return residual <= self.limit
+        array, pushed = self.array(proposal), self.array(replace(proposal, edits=proposal.pushed))
+        return array is not None and residual <= ROUNDED * off(pushed, array) < math.inf
 
     def array(self, proposal: Proposal) -> np.ndarray | None:
         """Replay torch's code with a mutation, and return the array; None if that fails, or if the time is up."""

@@ -12,7 +12,8 @@ from jaxformer.parity.diagnose import mutation
 from jaxformer.parity.diagnose.attention_cores import FUSED, Core, cores
 from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.diagnose.computes import behind, gives, operand, with_named, with_operand
-from jaxformer.parity.diagnose.mutation import DELETES, Change, Proposal, propose
+from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Proposal, propose
+from jaxformer.parity.diagnose.mutation import together as run_together
 from jaxformer.parity.diagnose.other_masks import Others, exchanged, masks_instead, said, windows
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
@@ -121,44 +122,74 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     inputs = [(i, array) for i, array in enumerate(arrays_in(replay.arguments)) if is_new_mask(array, given)]
     tokens = {i: x for i, x in enumerate(replay.call_inputs) if x.ndim == 2 and x.dtype in (torch.int32, torch.int64)}
     others = partial(masks_instead, tokens=tokens)
+    masked = [op for op in replay.operations if op.name == "softmax" and bool((op.args[0] <= MASKED).any())]
     made: list[torch.Tensor] = []
     for op in replay.operations:
         is_new = is_new_mask(op.output, made) and not passes_on(op, given)
         if is_new or is_of_keys(op.output):
             made_mask = mask_of(op.output, replay.operations)
-            for change, args, mask in otherwise(made_mask, others if is_new else exchanged, MADE):
-                yield op.instead(change, gives(mask), **args)
+            for other in otherwise(made_mask, others if is_new else exchanged, MADE, softmax=bool(masked)):
+                yield propose(
+                    other.change, op.target, other.placed(lambda mask, op=op: op.rewrite(gives(mask)), masked), **other.args
+                )
     is_inner = replay.owner not in (CALL, Site("", 0))
     for i, array in inputs:  # booleans that one module hands another are not compared
         own: dict[str, Any] = {"unseen": True} if array.dtype == torch.bool and is_inner else {}
-        for change, args, mask in otherwise(mask_of(array, replay.operations), others, GIVEN):
-            yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args, **own)
+        for other in otherwise(mask_of(array, replay.operations), others, GIVEN, softmax=bool(masked)):
+            edits = other.placed(lambda mask, i=i: replay.given_inputs({i: mask}), masked)
+            yield propose(other.change, f"input {i}", edits, **other.args, **own)
     yield from together(replay, others)
     yield from (op.instead(ALONE, behind(mask_alone)) for op in replay.operations if adds_more(op.output))
     for op in replay.operations:
         yield from within(op)
 
 
+class Other(NamedTuple):
+    """Mask that may stand for torch's."""
+
+    change: Change
+    args: dict[str, Any]
+    mask: torch.Tensor
+    rows: torch.Tensor | None = None
+    """True for rows of which all scores are made one number, beside the mask."""
+    score: float = 0.0
+    """Score of these rows."""
+
+    def placed(self, edit: Callable[[torch.Tensor], Edit], masked: Sequence[Op]) -> Callable[[], Edit]:
+        """Return the edits in which `edit` gives the mask; `masked` are softmaxes of masked scores."""
+        if (rows := self.rows) is None:
+            return partial(edit, self.mask)
+
+        def filled(x: torch.Tensor) -> torch.Tensor:
+            return x.masked_fill(rows[:, None] if rows.ndim == 3 < x.ndim else rows, self.score)
+
+        return lambda: run_together(edit(self.mask), Rewrite({op.place: with_operand(0, filled) for op in masked}))
+
+
 def otherwise(
-    mask: Mask, others: Callable[[torch.Tensor], Others], changes: tuple[Change, Change]
-) -> Iterator[tuple[Change, dict[str, Any], torch.Tensor]]:
-    """Masks of the type and sense of `mask`; where a row that had keys has none left, also masks that give equal weights or NaN
-    there."""
+    mask: Mask, others: Callable[[torch.Tensor], Others], changes: tuple[Change, Change], *, softmax: bool = False
+) -> Iterator[Other]:
+    """Masks of the type and sense of `mask`. Where a row that had keys has none left, it may show all keys, give equal weights,
+    or NaN. `softmax`: True if the scores that are masked go to a softmax of the code's own."""
     if mask.hides is not False:
-        yield changes[1], {"how": "left_out", "true": "hidden", "empty": ""}, torch.zeros_like(mask.array)
+        yield Other(changes[1], {"how": "left_out", "true": "hidden", "empty": ""}, torch.zeros_like(mask.array))
     had_keys = mask.seen.any(-1, keepdim=True)
     for how, args, seen in others(mask.seen):
         if how == "left_out" and mask.hides:
             continue
-        yield changes[how == "left_out"], {"how": how, **args, "empty": ""}, mask.showing(seen)
+        yield Other(changes[how == "left_out"], {"how": how, **args, "empty": ""}, mask.showing(seen))
         empty = ~seen.any(-1, keepdim=True)
-        if not mask.hides and (had_keys & empty).any():
-            kind = mask.array.dtype if mask.array.is_floating_point() else torch.float64
-            zeros = torch.zeros(seen.shape, dtype=kind)
-            alike = zeros.masked_fill(~seen, torch.finfo(kind).min)
-            nan = zeros.masked_fill(~seen, -torch.inf).masked_fill(empty, torch.nan)
-            for which, other in (("alike", alike), ("nan", nan)):
-                yield changes[0], {"how": how, **args, "empty": which}, other
+        if not (had_keys & empty).any():
+            continue
+        shown, said = mask.showing(seen | empty), {"how": how, **args}
+        yield Other(changes[0], said | {"empty": "shown"}, shown)
+        if softmax:
+            yield Other(changes[0], said | {"empty": "alike"}, shown, empty)
+            yield Other(changes[0], said | {"empty": "nan"}, shown, empty, torch.nan)
+        elif not mask.hides:
+            zeros = torch.zeros(seen.shape, dtype=mask.array.dtype if mask.array.is_floating_point() else torch.float64)
+            yield Other(changes[0], said | {"empty": "alike"}, zeros.masked_fill(~seen, torch.finfo(zeros.dtype).min))
+            yield Other(changes[0], said | {"empty": "nan"}, zeros.masked_fill(~seen, -torch.inf).masked_fill(empty, torch.nan))
 
 
 def together(replay: Replay, others: Callable[[torch.Tensor], Others]) -> Iterator[Proposal]:
@@ -203,8 +234,9 @@ def within(op: Op) -> Iterator[Proposal]:
             return
         turned = ("exchanged", {}, causal.mT) if rows == keys else ("as_is", {}, causal)
         others = ("left_out", {}, torch.ones_like(causal)), *windows(causal), turned
-        for change, args, mask in otherwise(Mask(causal, causal, False), lambda _: others, MADE):
-            yield op.instead(change, with_named(attn_mask=mask, is_causal=False), **args)
+        for other in otherwise(Mask(causal, causal, False), lambda _: others, MADE):
+            if other.equal is None:
+                yield op.instead(other.change, with_named(attn_mask=other.mask, is_causal=False), **other.args)
     elif op.name == "softmax" and op.output.ndim > 2 and op.output.shape[-2] > 1:
         rows, keys = op.output.shape[-2:]
         for how, first in (("causal", 0), *((("causal_last", keys - rows),) if keys > rows else ())):
@@ -259,9 +291,5 @@ def passes_on(op: Op, given: list[torch.Tensor]) -> bool:
 
 def is_of_keys(array: Any) -> bool:
     """True for booleans `... 1 S`, which hide the same keys from every query."""
-    return (
-        isinstance(array, torch.Tensor)
-        and array.dtype == torch.bool
-        and array.ndim > 2
-        and array.shape[-2] == 1 < array.shape[-1]
-    )
+    is_bool = isinstance(array, torch.Tensor) and array.dtype == torch.bool
+    return is_bool and array.ndim > 2 and array.shape[-2] == 1 < array.shape[-1]

@@ -98,8 +98,9 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 
 def with_tables(rotary: Rotary, change: Change, tables: Callable[..., Tables], **args: Any) -> Proposal:
-    """Propose other tables."""
-    return propose(change, rotary.name, lambda *value: rotary.given(tables(*value)), **args)
+    """Propose other tables, which jax's code may hold in float32."""
+    proposal = propose(change, rotary.name, lambda *value: rotary.given(tables(*value)), **args)
+    return replace(proposal, pushed=lambda *value: rotary.given(rotary.pushed(tables(*value))))
 
 
 def recounted(rotary: Rotary, others: Others) -> Iterator[Proposal]:

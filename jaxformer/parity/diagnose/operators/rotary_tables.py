@@ -22,6 +22,8 @@ Tables = tuple[torch.Tensor, torch.Tensor]
 Arrays = dict[int, torch.Tensor]
 """Replacements of some of several arrays, by index."""
 LAYOUTS = ("halves", "neighbours")
+FLOAT32 = 2.0**-24
+"""Relative rounding of float32."""
 MOST = 60
 """Largest number of arrays of one shape among which the tables are looked for: the last ones."""
 
@@ -76,6 +78,11 @@ class Rotary:
         full, size = both.get(layout or self.layout, angles), self.size if size is None else size
         lead = torch.broadcast_shapes(self.cos.shape[:-1], angles.shape[:-1])
         return (full.cos() * size).expand(*lead, -1), (full.sin() * size).expand(*lead, -1)
+
+    def pushed(self, tables: Tables) -> Tables:
+        """Tables turned by as much as float32 rounds torch's angles."""
+        (cos, sin), (c, s) = tables, self.with_angles(self.positions[..., None] * self.rates * FLOAT32, size=1.0)
+        return cos * c - sin * s, sin * c + cos * s
 
     def tables(self, positions: torch.Tensor | None = None, rates: torch.Tensor | None = None, **how: Any) -> Tables:
         """Tables of other positions or rates, of another size or layout."""
