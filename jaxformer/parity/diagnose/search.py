@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
-from jaxformer.parity.diagnose.mutation import REPEATS, Proposal
+from jaxformer.parity.diagnose.mutation import REPEATS, Proposal, grouped
 from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.diagnose.operators import arguments, operations, parameters
 from jaxformer.parity.diagnose.operators.training import is_certain
@@ -175,9 +175,9 @@ class Search:
         if others.contradicts:
             self.nearly = self.nearly or str(fixed.mutation)
             return None
-        exact = [each for each in found if each.certainty == "exact"]
-        if any(proposal.mutation.place == each.mutation.place for each in exact):
-            return None  # another exact candidate has this place
+        exact = [each for each in found if each.certainty == "exact" and each.mutation.place == proposal.mutation.place]
+        if any(each.mutation.change.cost <= proposal.mutation.change.cost for each in exact):
+            return None  # another exact candidate, as plain, has this place
         return self._candidate(proposal, fixed, residual, others.gives)
 
     def _candidate(self, proposal: Proposal, fixed: Proposal, residual: float, gives: frozenset[ArrayKey]) -> Candidate:
@@ -259,6 +259,7 @@ def best_of(found: list[Candidate]) -> list[Candidate]:
     exact = [each for each in found if each.certainty == "exact"]
     vague = [*filter(is_vague, found)]
     best = sorted(exact, key=lambda each: (-len(each.explains), *supposed(each)))
+    best = [those[0] for those in grouped(best, lambda each: each.mutation.place).values()]
     if best and vague:
         settings = [each for each in vague[:1] if each.mutation.change == parameters.SETTING]
         best = [*settings, replace(best[0], certainty="ambiguous")]

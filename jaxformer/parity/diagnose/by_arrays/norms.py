@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.parity.diagnose.diagnosis import Candidate, plain
+from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis, plain
 from jaxformer.parity.diagnose.evidence import OLD, Difference, Evidence
 from jaxformer.parity.diagnose.formulas.choices import CHOSEN
 from jaxformer.parity.diagnose.mutation import Change
@@ -18,6 +18,7 @@ SAYS = (
     "jax seems to compute the variance as E[x^2] - E[x]^2, which loses digits where the mean is large, "
     "as Flax's norms do by default: pass `use_fast_variance=False`"
 )
+SCALED = Change("norm.input_scaled", "multiplies it by {factor}", "takes its input as it is")
 IN_ONE_PASS = Change("variance.in_one_pass", SAYS, torch="")
 OTHER = 1 / 3
 """Largest share of the error that may have another cause."""
@@ -75,8 +76,11 @@ def together(x: np.ndarray) -> Iterator[Together]:
             yield lambda array, axis=axis: np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
 
 
-def explain_epsilon(difference: Difference) -> Candidate | None:
-    """Explain a norm whose epsilon is no usual one, by solving (x - mean) / sqrt(variance + epsilon) gain + bias for it."""
+def explain_epsilon(difference: Difference) -> Diagnosis:
+    """Explain a norm whose epsilon is no usual one, by solving (x - mean) / sqrt(variance + epsilon) gain + bias for it.
+
+    Rows multiplied by a factor c give the same: their epsilon is divided by c^2.
+    """
     ours, theirs, own = difference.jax, difference.torch, difference.evidence.parameters
     for centered, variance, axis in normed(difference.evidence):
         shape = [-1 if each == axis else 1 for each in range(centered.ndim)]
@@ -84,10 +88,13 @@ def explain_epsilon(difference: Difference) -> Candidate | None:
         if centered.shape != theirs.shape or not gain.all() or not {gain.size, bias.size} <= {1, centered.shape[axis]}:
             continue
         scaled = [(y - bias.reshape(shape)) / gain.reshape(shape) for y in (theirs, ours)]
-        found = [solved_epsilon(y, centered, variance) for y in scaled]
-        if None not in found and found[0] != found[1]:
-            return plain(CHOSEN, formula="norm", epsilon=tuple(f"{each:g}" for each in found))
-    return None
+        torch, jax = (solved_epsilon(y, centered, variance) for y in scaled)
+        if torch is not None and jax is not None and torch != jax:
+            causes = [plain(CHOSEN, formula="norm", epsilon=(f"{torch:g}", f"{jax:g}"))]
+            if variance.shape == (*centered.shape[:-1], 1) and min(torch, jax) > 0:
+                causes.append(plain(SCALED, factor=(torch / jax) ** 0.5))
+            return Diagnosis(tuple(causes))
+    return Diagnosis()
 
 
 def normed(evidence: Evidence) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:

@@ -65,11 +65,15 @@ def search_both(
 
 def search(formula: Formula, grounds: Grounds, start: Chosen, wanted: np.ndarray, most: int) -> Found | None:
     """Return the combination nearest to `start` that gives the array, and its residual; None if there is none."""
+    return next(fitting(formula, grounds, start, wanted, most), None)
+
+
+def fitting(formula: Formula, grounds: Grounds, start: Chosen, wanted: np.ndarray, most: int) -> Iterator[Found]:
+    """Yield the combinations that give the array, those near to `start` first, with their residuals."""
     for chosen in near(grounds[-1][0], start, most):
         residuals = (residual_of(formula, choices, chosen, wanted[rows]) for choices, rows in grounds)
         if all((residual := found) <= EXPLAINED for found in residuals):
-            return chosen, residual
-    return None
+            yield chosen, residual
 
 
 def residual_of(formula: Formula, choices: Choices, chosen: Chosen, wanted: np.ndarray) -> float:

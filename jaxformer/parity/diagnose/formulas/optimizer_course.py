@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-NOT_KNOWN = ("amsgrad", "maximize", "centered", "dampening")
+NOT_KNOWN = ("amsgrad", "maximize", "dampening")
 """Settings of torch.optim that no formula here covers."""
 
 
@@ -18,8 +18,11 @@ class Settings:
     kind: Literal["Adam", "RMSprop", "SGD"]
     epsilon: float
     betas: tuple[float, float]
-    """Decay rates of the running means of the gradients and of their squares; the first is SGD's momentum."""
+    """Decay rates of the running means of the gradients and of their squares; RMSprop has the second alone."""
+    share: float
+    """Momentum of SGD and RMSprop."""
     nesterov: bool
+    centered: bool
     decays: Mapping[str, float]
     """Weight decay of each parameter, by name."""
     decoupled: bool
@@ -36,16 +39,18 @@ def settings_of(optimizer: Any, names: Mapping[Any, str], clip_norm: float | Non
     groups = optimizer.param_groups
     if kind is None or any(group.get(name) for group in groups for name in NOT_KNOWN):
         return None
-    told = {(g.get("eps", 0.0), _betas(g), bool(g.get("nesterov")), bool(g.get("decoupled_weight_decay"))) for g in groups}
-    if len(told) > 1 or (kind == "RMSprop" and groups[0]["momentum"]):
+    told = {_common(group) for group in groups}
+    if len(told) > 1:
         return None
-    ((epsilon, betas, nesterov, decoupled),) = told
+    ((epsilon, betas, share, nesterov, centered, decoupled),) = told
     decays = {names[parameter]: float(group["weight_decay"]) for group in groups for parameter in group["params"]}
-    return Settings(kind, epsilon, betas, nesterov, decays, decoupled, clip_norm, accumulate)
+    return Settings(kind, epsilon, betas, share, nesterov, centered, decays, decoupled, clip_norm, accumulate)
 
 
-def _betas(group: Mapping[str, Any]) -> tuple[float, float]:
-    return group["betas"] if "betas" in group else (group.get("momentum", 0.0), group.get("alpha", 0.0))
+def _common(group: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Settings that all groups have to share, as `Settings` has them."""
+    betas, switches = group.get("betas", (0.0, group.get("alpha", 0.0))), ("nesterov", "centered", "decoupled_weight_decay")
+    return group.get("eps", 0.0), betas, group.get("momentum", 0.0), *(bool(group.get(name)) for name in switches)
 
 
 class Given(NamedTuple):
@@ -146,6 +151,7 @@ CLIPS: dict[str, Callable[[Given, float], np.ndarray]] = {
     "norm": partial(by_norm, 0.0),
     "nothing": lambda given, most: given.whole,
     "each tensor's norm": lambda given, most: given.whole * np.minimum(1.0, most / np.maximum(given.norms, TINY)),
+    "each tensor's norm + 1e-6": lambda given, most: given.whole * np.minimum(1.0, most / (given.norms + 1e-6)),
     "entry": lambda given, most: given.whole.clip(-most, most),
     OF_BATCHES: by_batches,
 }

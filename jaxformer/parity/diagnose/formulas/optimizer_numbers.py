@@ -58,7 +58,7 @@ def explain_number(settings: Settings, course: Course, moves: tuple[np.ndarray, 
             return step(**given)
 
         found = solved(unknown, lambda numbers, run=run: run(numbers, few), jax[few])
-        for numbers in rounded(found):
+        for numbers in rounded(found) if not unknown.decays or min(found) >= 0 else ():
             if (residual := distance(run(numbers), jax)) <= EXPLAINED:
                 choices = {unknown.name: (unknown.says(unknown.starts[0]), unknown.says(numbers))}
                 return f"torch {said(choices, 0)}; jax {said(choices, 1)} (residual {residual:.0e})"
@@ -67,15 +67,14 @@ def explain_number(settings: Settings, course: Course, moves: tuple[np.ndarray, 
 
 def unknowns(settings: Settings, course: Course) -> Iterator[Unknown]:
     """Yield the settings of an optimizer that may be other numbers."""
-    one, two = settings.betas
     if settings.kind == "Adam":
-        pairs = [(one, two), *((a, b) for a in RATES for b in RATES[1:])]
+        pairs = [settings.betas, *((a, b) for a in RATES for b in RATES[1:])]
         yield Unknown("betas", pairs, lambda numbers: {"betas": numbers}, decays=True)
     if settings.kind == "RMSprop":
-        rates = [(two,), *((rate,) for rate in RATES)]
+        rates = [(settings.betas[1],), *((rate,) for rate in RATES)]
         yield Unknown("decay of squares", rates, lambda numbers: {"decay of squares": (0.0, *numbers)}, decays=True)
-    if settings.kind == "SGD":
-        rates = [(one,), *((rate,) for rate in RATES)]
+    if settings.kind != "Adam":
+        rates = [(settings.share,), *((rate,) for rate in RATES)]
         yield Unknown("share of the last move", rates, lambda numbers: {"share of the last move": numbers[0]}, decays=True)
     torchs = math.inf if settings.clip_norm is None else settings.clip_norm
     given = [each.norm for each in course.gradients]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.values import factor_between, round_number
-from jaxformer.parity.diagnose.formulas.choices import ALL, Choices, differing_choices, search_both
+from jaxformer.parity.diagnose.formulas.choices import ALL, Choices, differing_choices, fitting, search_both
 from jaxformer.parity.diagnose.formulas.optimizer_course import CLIPS, OF_BATCHES, Course, Settings
 from jaxformer.parity.diagnose.formulas.words import said
 from jaxformer.parity.diagnose.numbers_and_orders import say
@@ -24,15 +24,19 @@ MOST_NAMED = 3
 def explain_step(settings: Settings, course: Course, moves: tuple[np.ndarray, np.ndarray]) -> str:
     """Explain a step: 'torch adds epsilon after the root: sqrt(x) + eps; jax ...', or '' if no formula gives both sides.
 
-    `moves` are torch's and jax's updates at the last step, divided by the learning rates.
+    `moves` are torch's and jax's updates at the last step, divided by the learning rates. If several changes of one choice give
+    jax's, all are told: a first step does not tell Nesterov's momentum left out from no momentum.
     """
     few = slice(None, None, max(1, len(course.rates) // SOME))
     grounds = [(step_choices(settings, course.at(entries)), entries) for entries in (few, ALL)]
     found = search_both(step, grounds, moves, (FAR, NEAR))
-    if not found or not (differing := differing_choices(grounds[-1][0], *found)):
+    if not found or not (differing := differing_choices(choices := grounds[-1][0], *found)):
         return ""
-    torch, jax = (said(differing, side) for side in (0, 1))
-    return f"torch {torch}; jax {jax} (residual {max(found[0][1], found[1][1]):.0e})"
+    torchs, residual = found[0][0], max(found[0][1], found[1][1])
+    every = fitting(step, grounds, torchs, moves[1], 1) if len(differing) == 1 else ()
+    several = [differing_choices(choices, found[0], each) for each in every] or [differing]
+    told = (f"torch {said(each, 0)}; jax {said(each, 1)}" for each in several)
+    return f"{', or the same in this step: '.join(told)} (residual {residual:.0e})"
 
 
 def step_choices(settings: Settings, course: Course) -> Choices:
@@ -40,7 +44,7 @@ def step_choices(settings: Settings, course: Course) -> Choices:
     found: Choices = {"settings": {"": settings}, "course": {"": course}}
     found |= {"Adam": adam, "RMSprop": rms_prop, "SGD": descent}[settings.kind](settings)
     parts = settings.accumulate
-    if settings.kind != "SGD" or settings.clip_norm is not None:
+    if settings.kind != "SGD" or settings.clip_norm is not None or course.decays.any():
         found["gradients times"] = {f"{n:g}": n for n in (1.0, 2.0, 0.5, float(parts), 1 / parts)}
     found["zero gradients"] = {str(n): n for n in (0, 1, 2, 3, parts - 1, parts)}
     decays = course.decays
@@ -73,16 +77,23 @@ def rms_prop(settings: Settings) -> Choices:
         "decay of squares": {f"{beta:g}": (0.0, beta) for beta in (settings.betas[1], 0.99, 0.9, 0.95, 0.999)},
         "bias correction": {"off": False, "on": True},
         "squares begin at": {"0": 0.0, "1": 1.0},
+        "squares": own_first({"plain": False, "centered": True}, settings.centered),
+        **descent(settings),
     }
 
 
 def descent(settings: Settings) -> Choices:
-    """List the choices of gradient descent with momentum."""
-    nesterov = {"heavy-ball": False, "Nesterov's": True}
+    """List the choices of momentum."""
     return {
-        "share of the last move": {f"{beta:g}": beta for beta in (settings.betas[0], 0.0, 0.5, 0.8, 0.85, 0.9, 0.95, 0.99)},
-        "momentum": dict(sorted(nesterov.items(), key=lambda each: each[1] != settings.nesterov)),
+        "share of the last move": {f"{beta:g}": beta for beta in (settings.share, 0.0, 0.5, 0.8, 0.85, 0.9, 0.95, 0.99)},
+        "momentum": own_first({"heavy-ball": False, "Nesterov's": True}, settings.nesterov),
+        "moves": {"summed": False, "averaged": True},
     }
+
+
+def own_first(options: dict[str, bool], own: bool) -> dict[str, bool]:
+    """Order the options of a switch: torch's own first."""
+    return dict(sorted(options.items(), key=lambda each: each[1] != own))
 
 
 def roots(settings: Settings) -> Choices:
@@ -111,18 +122,26 @@ def step(settings: Settings, course: Course, **chosen: Any) -> np.ndarray:
 
 def direction(given: Sequence[np.ndarray], settings: Settings, chosen: Mapping[str, Any]) -> np.ndarray:
     """Compute the direction of the last step: weights move by minus the direction times the learning rate."""
+    if settings.kind == "Adam":
+        return scaled(given, chosen)
+    moves = given if settings.kind == "SGD" else [scaled(given[:end], chosen) for end in range(1, len(given) + 1)]
+    beta = chosen["share of the last move"]
+    down = summed(moves, beta) * (1 - beta if chosen["moves"] else 1.0)
+    return moves[-1] + beta * down if chosen["momentum"] else down
+
+
+def scaled(given: Sequence[np.ndarray], chosen: Mapping[str, Any]) -> np.ndarray:
+    """Divide the mean of the gradients by the root of the mean of their squares."""
     last, steps = given[-1], len(given)
-    if settings.kind == "SGD":
-        beta = chosen["share of the last move"]
-        down = summed(given, beta)
-        return last + beta * down if chosen["momentum"] else down
     beta, other = chosen.get("betas") or chosen["decay of squares"]
     mean, square = ((1 - b) * summed([g**n for g in given], b) for n, b in ((1, beta), (2, other)))
     square = square + chosen.get("squares begin at", 0.0) * other**steps
+    if chosen.get("squares"):
+        square = square - ((1 - other) * summed(given, other)) ** 2
     corrected = chosen["bias correction"]
     if corrected:
         square = square / (1 - other**steps)
-    if chosen.get("momentum"):
+    if chosen.get("momentum") and "betas" in chosen:
         further = (1 - beta ** (steps + 1), 1 - beta**steps) if corrected else (1.0, 1.0)
         mean = beta * mean / further[0] + (1 - beta) * last / further[1]
     elif corrected:

@@ -123,6 +123,8 @@ STEPS = {
     "momentum": {OTHER: "uses {} momentum"},
     "share of the last move": {"0": "has no momentum", OTHER: "has a momentum of {}"},
     "bias correction": {"on": "corrects the means for their start at 0", "off": "does not (no bias correction)"},
+    "squares": {"plain": "does not center the squares", "centered": "takes the squared mean from the squares (centered)"},
+    "moves": {"summed": "sums moves", "averaged": "averages moves: times 1 - momentum"},
     "squares begin at": {OTHER: "begins the mean of squares at {}"},
     "gradients times": {"1": "takes gradients as they are", OTHER: "takes gradients times {}"},
     "zero gradients": {
@@ -146,6 +148,7 @@ STEPS = {
         "norm": "clips gradients by max / norm",
         "nothing": "does not clip gradients",
         "each tensor's norm": "clips the gradient of each tensor by its own norm",
+        "each tensor's norm + 1e-6": "clips the gradient of each tensor by its own norm + 1e-6",
         "entry": "clips each entry of the gradients",
         "each batch's norm": "clips the gradient of each batch before it is accumulated",
     },

@@ -124,7 +124,7 @@ def lists_of_layers(replay: Replay) -> Iterator[Proposal]:
     """Mutations of each list of layers or parameters: the weights of one layer in all, then other orders."""
     every = [each for each in replay.module.named_modules() if isinstance(each[1], ORDERED) and 1 < len(each[1]) <= MOST_LAYERS]
     for (kind, length), those in grouped(every, lambda each: (starred(each[0]), len(each[1]))).items():
-        name, lists = those[0][0] if len(those) == 1 else kind, [module for _, module in those]
+        name, lists = (those[0][0] if len(those) == 1 else kind) or "its layers", [module for _, module in those]
         for whose, i in (("first", 0), ("last", -1)) if all(map(are_alike, lists)) else ():
             pairs = [zip(layer.parameters(), layers[i].parameters(), strict=True) for layers in lists for layer in layers]
             edits = [partial(held, x, y) for each in pairs for x, y in each]

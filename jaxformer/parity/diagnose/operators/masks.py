@@ -235,8 +235,7 @@ def within(op: Op) -> Iterator[Proposal]:
         turned = ("exchanged", {}, causal.mT) if rows == keys else ("as_is", {}, causal)
         others = ("left_out", {}, torch.ones_like(causal)), *windows(causal), turned
         for other in otherwise(Mask(causal, causal, False), lambda _: others, MADE):
-            if other.equal is None:
-                yield op.instead(other.change, with_named(attn_mask=other.mask, is_causal=False), **other.args)
+            yield op.instead(other.change, with_named(attn_mask=other.mask, is_causal=False), **other.args)
     elif op.name == "softmax" and op.output.ndim > 2 and op.output.shape[-2] > 1:
         rows, keys = op.output.shape[-2:]
         for how, first in (("causal", 0), *((("causal_last", keys - rows),) if keys > rows else ())):
