@@ -1,6 +1,7 @@
 """A user's own pair, trained side by side: equal where it is, and red for what people get wrong."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import flax.linen
@@ -342,6 +343,17 @@ def after_zeros(inner):
     return optax.GradientTransformation(inner.init, update)
 
 
+def momentous(model, **how):
+    return torch.optim.RMSprop(model.parameters(), lr=RATE, alpha=0.95, momentum=0.8, **how)
+
+
+def nesterov(model):
+    return torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, nesterov=True)
+
+
+MOMENTOUS = partial(optax.rmsprop, RATE, decay=0.95, eps_in_sqrt=False, momentum=0.8)
+
+
 def stretched(step):
     return RATE * jnp.minimum(1.0, (step + 2) / 10)
 
@@ -359,6 +371,28 @@ MOVES = {
         optax.rmsprop(RATE, eps_in_sqrt=False),
         {"theirs": rms_prop},
         "torch decay of squares 0.99; jax decay of squares 0.9 (residual",
+    ),
+    "RMSprop with momentum the same": (MOMENTOUS(), {"theirs": momentous}, "equal"),
+    "RMSprop centred the same": (MOMENTOUS(centered=True), {"theirs": partial(momentous, centered=True)}, "equal"),
+    "RMSprop's momentum": (
+        MOMENTOUS(nesterov=True),
+        {"theirs": momentous},
+        "torch uses heavy-ball momentum; jax uses Nesterov's momentum (residual",
+    ),
+    "RMSprop centred": (
+        MOMENTOUS(centered=True),
+        {"theirs": momentous},
+        "torch does not center the squares; jax takes the squared mean from the squares (centered) (residual",
+    ),
+    "moves averaged": (
+        optax.chain(optax.ema(0.9, debias=False), optax.scale_by_learning_rate(RATE)),
+        {"theirs": momentum},
+        "torch sums moves; jax averages moves: times 1 - momentum (residual",
+    ),
+    "Nesterov's momentum left out": (
+        optax.sgd(RATE, 0.9),
+        {"theirs": nesterov},
+        "jax has no momentum, or the same in this step: torch uses Nesterov's momentum; jax uses heavy-ball momentum (residual",
     ),
     "gradients doubled": (
         optax.chain(optax.scale(2.0), optax.adam(RATE, eps=1e-3)),
@@ -430,7 +464,16 @@ MOVES = {
 
 
 @pytest.mark.parametrize(
-    "case", usually(MOVES, "the same", "gradients of zero", "unusual betas", "gradients clipped", "a schedule stretched")
+    "case",
+    usually(
+        MOVES,
+        "the same",
+        "RMSprop's momentum",
+        "gradients of zero",
+        "unusual betas",
+        "gradients clipped",
+        "a schedule stretched",
+    ),
 )
 def test_what_parts_two_optimizers_at_any_step(case):
     ours, given, says = MOVES[case]

@@ -65,6 +65,11 @@ def smoothed(losses, counted, logits):
     return mean(0.9 * losses - 0.1 * jax.nn.log_softmax(logits).mean(-1), counted, logits)
 
 
+def with_a_gradient_alone(losses, counted, logits):
+    squares = jax.nn.logsumexp(logits, -1) ** 2
+    return mean(losses + squares - jax.lax.stop_gradient(squares), counted, logits)
+
+
 def cubed(losses, counted, logits):
     return mean(losses**3, counted, logits)
 
@@ -76,19 +81,13 @@ CASES = {
     "without the first": (without_first, "different", "; jax leaves out the first target of each of 4 rows (residual "),
     "z-loss": (with_squares, "different", "; jax adds 0.001 = 1/1000 times the mean square of logsumexp (z-loss) (residual "),
     "smoothed": (smoothed, "different", "; jax smooths labels by 0.1, torch by 0 (residual "),
+    "a gradient alone": (with_a_gradient_alone, "different", "the losses are equal, but not their gradients: "),
     "cubed": (cubed, "different", "(tolerance 1e-13)"),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_code_of_a_loss_is_searched(case):
-    averaged, status, says = CASES[case]
-
-    def jax_loss(p, ids, targets):
-        logits, counted = model(p, ids), targets != IGNORED
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counted, targets, 0))
-        return averaged(losses, counted, logits)
-
+def compared(torch_loss, jax_loss):
+    """Stage `loss` of a training whose losses are these."""
     net = jf.excite(Net(), seed=1)
     weights = {name: jnp.asarray(tensor.numpy()) for name, tensor in net.state_dict().items()}
     spec = jf.TrainingSpec(
@@ -101,6 +100,32 @@ def test_the_code_of_a_loss_is_searched(case):
     checks = ("weights", "forward")
     report = jf.compare(net, weights, BATCHES[0][:1], call_jax=model, training=spec, checks=checks, tier="A")
     (loss,) = [stage for stage in report.stages if stage.name == "loss"]
+    return loss
+
+
+def jax_losses(p, ids, targets):
+    logits, counted = model(p, ids), targets != IGNORED
+    return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counted, targets, 0)), counted, logits
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_code_of_a_loss_is_searched(case):
+    averaged, status, says = CASES[case]
+    loss = compared(torch_loss, lambda *given: averaged(*jax_losses(*given)))
     assert loss.status == status
     assert says in loss.says
     assert ("torch computes" in loss.says) == (says.startswith("; "))
+
+
+def test_a_number_that_fits_one_batch_alone_is_no_cause():
+    def of_both(net, ids, targets):
+        squares, counted = net(ids).square().mean(-1), targets != IGNORED
+        return torch_loss(net, ids, targets) + 0.1 * (squares * counted).sum() / counted.sum()
+
+    def over_all(p, ids, targets):
+        losses, counted, logits = jax_losses(p, ids, targets)
+        return mean(losses, counted, logits) + 0.1 * ((logits**2).mean(-1) * counted).mean()
+
+    loss = compared(of_both, over_all)
+    assert loss.status == "different"
+    assert "torch computes" not in loss.says

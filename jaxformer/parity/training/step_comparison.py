@@ -43,6 +43,8 @@ Arrays = Mapping[str, np.ndarray]
 
 ONE_STEP = 1e-9
 """Tolerance in tier A: the largest difference of a parameter after one optimizer step, as a multiple of the learning rate."""
+GRADIENT = 1e-9
+"""Tolerance (max/rms) of the first gradient where the losses are equal; the check of gradients is closer."""
 RATE = 1e-13
 """Tolerance in tier A: the largest difference of a learning rate, relative to the largest rate; torch computes some by
 recurrence."""
@@ -127,6 +129,10 @@ class StepComparison:
             stage = stage_of("loss", losses, loss_error, TOLERANCES["loss"][0])
             cause = attempt("a factor", explain_loss, torch, jax) if stage.status == "different" else ""
             self.found["loss"] = replace(stage, says="; ".join(filter(None, (stage.says, cause))))
+            tensor, gap = self._largest_gradient_gap(torch, jax)
+            if stage.status == "equal" and not gap <= GRADIENT:
+                says = f"{step}: the losses are equal, but not their gradients: {tensor}, max/rms {gap:.1e}"
+                self.found["loss"] = Stage("loss", "different", says)
         self.rates.append(next(iter(rates.values())))
         size = sum(array.size for array in self.before.values())
         longest = min(LONGEST, max(1, MOST_KEPT // ((2 + len(jax.parts)) * size)))
@@ -163,6 +169,11 @@ class StepComparison:
         """Largest |J - T| in each tensor, null entries left out."""
         return {name: float(np.abs(jax[name] - torch[name])[~self.null[name]].max(initial=0.0)) for name in torch}
 
+    def _largest_gradient_gap(self, torch: StepSnapshot, jax: StepSnapshot) -> tuple[str, float]:
+        """Return the tensor whose gradients differ most, relative to their size, and that difference."""
+        gaps = self._largest_gaps(jax.gradients, torch.gradients)
+        return largest_of({name: over_rms(gap, torch.gradients[name]) for name, gap in gaps.items()})
+
     def _moved(self, rates: Mapping[str, float], gaps: Mapping[str, float], torch: StepSnapshot, jax: StepSnapshot) -> None:
         """Compare the moves of a step, for the first step and the one at which the optimizers part, and explain the
         difference."""
@@ -182,8 +193,7 @@ class StepComparison:
             self.found["optimizer"], self.cause = stage, cause or ""
             if stage.status == "equal":
                 return
-        gaps = self._largest_gaps(jax.gradients, torch.gradients)
-        name, error = largest_of({name: over_rms(gap, torch.gradients[name]) for name, gap in gaps.items()})
+        name, error = self._largest_gradient_gap(torch, jax)
         equal, rate = error <= TOLERANCES["gradient"][1], None
         if equal and not cause and course:
             cause, rate = attempt("a multiple", explain_moves, moves, course, kept) or ("", None)
