@@ -43,7 +43,13 @@ def uncorrected(original: Callable[..., experts.Choice]) -> Callable[..., expert
 
 
 LATENTS = [
-    Mutant("the norm of the latent missing", patch(LatentAttention, _read=without_norm("kv_norm")), "deepseek", ATTENTION),
+    Mutant(
+        "the norm of the latent missing",
+        patch(LatentAttention, _read=without_norm("kv_norm")),
+        "deepseek",
+        ATTENTION,
+        "children.left_out at=*kv_norm",
+    ),
     Mutant(
         "keys and values of the latent swapped",
         swapped("key_up", "value_up"),

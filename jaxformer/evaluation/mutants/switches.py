@@ -158,7 +158,13 @@ WINDOWS = [
     )
 ] + [
     Mutant("layers of the pattern swapped", config(layer_pattern=("full", "window")), "gemma", "attention"),
-    Mutant("a window on one side", patch(attention, window_mask=past_alone), "t5", r"encoder\.blocks\.\d\.attention"),
+    Mutant(
+        "a window on one side",
+        patch(attention, window_mask=past_alone),
+        "t5",
+        r"encoder\.blocks\.\d\.attention",
+        "masks.made how=causal",
+    ),
 ]
 
 LOGITS = [
@@ -265,7 +271,13 @@ DECODERS = [
         r"blocks\.1\.attention",
         "rotary_heads.added base=10000 layout=neighbours",
     ),
-    Mutant("queries, keys and values not clamped", config(clip_qkv=None), "cohere", "attention"),
+    Mutant(
+        "queries, keys and values not clamped",
+        config(clip_qkv=None),
+        "cohere",
+        "attention",
+        "operations.left_out at=*clamp(-self.clip*",
+    ),
     Mutant("factor of sub-layers missing", config(residual_multiplier=1.0), "cohere"),
     Mutant("factor of embeddings missing", config(embedding_multiplier=1.0), "cohere", "embed", "sum.factors 'token=3, 1'"),
     Mutant(

@@ -14,7 +14,7 @@ from jaxformer.parity.diagnose.computes import with_operand
 from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose, words_of
 from jaxformer.parity.diagnose.numbers_and_orders import arranged
-from jaxformer.parity.diagnose.operators.weighing import BY_NUMBER, INSTEAD, Weigh, slopes_instead
+from jaxformer.parity.diagnose.operators.weighing import BY_NUMBER, IN_SMALLER_TYPES, INSTEAD, Weigh, slopes_instead
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, same
 
@@ -122,7 +122,7 @@ def weights(core: Core) -> Iterator[Proposal]:
                 yield reweighed(core, HIDDEN, partial(BY_NUMBER[how][-1], c), how=how, c=c)
             yield solved(core, how)
     turned = ["turned"] if scores.added.any() else []
-    for how in ("over_queries", "over_heads", "over_rows", "sink", "sigmoid", "relu", *turned):
+    for how in (*("over_queries", "over_heads", "over_rows", "sink", "sigmoid", "relu"), *turned, *IN_SMALLER_TYPES):
         yield reweighed(core, WEIGHTS, INSTEAD[how][1], how=how)
     if scores.added.any():
         yield solved(core, "added")

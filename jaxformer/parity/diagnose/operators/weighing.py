@@ -107,6 +107,11 @@ INSTEAD: dict[str, tuple[str, Weigh]] = {
         "has a score of 0 beside the keys (a sink, `softmax_one`)",
         lambda s: torch.cat([s.masked, torch.zeros_like(s.masked[..., :1])], -1).softmax(-1)[..., :-1],
     ),
+    "in_bfloat16": ("rounds the weights to bfloat16", lambda s: softmax(s).bfloat16().double()),
+    "scores_in_bfloat16": (
+        "rounds the scores to bfloat16",
+        lambda s: softmax(s._replace(plain=s.plain.bfloat16().double(), added=s.added.bfloat16().double())),
+    ),
     "sigmoid": ("has a sigmoid for the softmax", lambda s: torch.sigmoid(s.total) * s.seen),
     "relu": ("has a relu for the softmax", lambda s: torch.relu(s.total) * s.seen),
     "turned": (
@@ -115,6 +120,7 @@ INSTEAD: dict[str, tuple[str, Weigh]] = {
     ),
 }
 """Functions of the scores that give weights, with words."""
+IN_SMALLER_TYPES = ("in_bfloat16", "scores_in_bfloat16")
 CAPS = (50.0, 30.0, 20.0, 10.0, 5.0, 2.0)
 """Caps of scores at which the search for a soft cap begins."""
 FILL = Free(-10.0, seeds=(-20.0, -10.0, -5.0, -2.0, -1.0))
