@@ -162,7 +162,7 @@ WINDOWS = [
         "a window on one side",
         patch(attention, window_mask=past_alone),
         "t5",
-        r"encoder\.blocks\.\d\.attention",
+        r"encoder\..*\.attention",
         "masks.made how=causal",
     ),
 ]
@@ -272,11 +272,7 @@ DECODERS = [
         "rotary_heads.added base=10000 layout=neighbours",
     ),
     Mutant(
-        "queries, keys and values not clamped",
-        config(clip_qkv=None),
-        "cohere",
-        "attention",
-        "operations.left_out at=*clamp(-self.clip*",
+        "queries, keys and values not clamped", config(clip_qkv=None), "cohere", "attention", "operations.left_out at=*clamp*"
     ),
     Mutant("factor of sub-layers missing", config(residual_multiplier=1.0), "cohere"),
     Mutant("factor of embeddings missing", config(embedding_multiplier=1.0), "cohere", "embed", "sum.factors 'token=3, 1'"),
