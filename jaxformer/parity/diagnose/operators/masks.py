@@ -181,15 +181,15 @@ def otherwise(
         empty = ~seen.any(-1, keepdim=True)
         if not (had_keys & empty).any():
             continue
-        shown, said = mask.showing(seen | empty), {"how": how, **args}
-        yield Other(changes[0], said | {"empty": "shown"}, shown)
+        shown, told = mask.showing(seen | empty), {"how": how, **args}
+        yield Other(changes[0], told | {"empty": "shown"}, shown)
         if softmax:
-            yield Other(changes[0], said | {"empty": "alike"}, shown, empty)
-            yield Other(changes[0], said | {"empty": "nan"}, shown, empty, torch.nan)
+            yield Other(changes[0], told | {"empty": "alike"}, shown, empty)
+            yield Other(changes[0], told | {"empty": "nan"}, shown, empty, torch.nan)
         elif not mask.hides:
             zeros = torch.zeros(seen.shape, dtype=mask.array.dtype if mask.array.is_floating_point() else torch.float64)
-            yield Other(changes[0], said | {"empty": "alike"}, zeros.masked_fill(~seen, torch.finfo(zeros.dtype).min))
-            yield Other(changes[0], said | {"empty": "nan"}, zeros.masked_fill(~seen, -torch.inf).masked_fill(empty, torch.nan))
+            yield Other(changes[0], told | {"empty": "alike"}, zeros.masked_fill(~seen, torch.finfo(zeros.dtype).min))
+            yield Other(changes[0], told | {"empty": "nan"}, zeros.masked_fill(~seen, -torch.inf).masked_fill(empty, torch.nan))
 
 
 def together(replay: Replay, others: Callable[[torch.Tensor], Others]) -> Iterator[Proposal]:
