@@ -153,12 +153,12 @@ def call_jax(model: Any) -> jax.Array:
     return encoder_by_jax(model, jnp.asarray(SOURCE), jnp.asarray(VALID))
 
 
-def own_rounding(theirs, cotangent, gradients):
+def own_rounding(model, cotangent, gradients):
     """How far the last bits of what torch computes move its gradients."""
-    theirs.zero_grad()
+    model.zero_grad()
     with torch_float64(), perturbation(0):
-        (call_torch(theirs) * torch.from_numpy(cotangent)).sum().backward()
-    parameters = dict(theirs.named_parameters())
+        (call_torch(model) * torch.from_numpy(cotangent)).sum().backward()
+    parameters = dict(model.named_parameters())
     return {name: Noise.between(parameters[name].grad.numpy(), gradient.numpy()) for name, gradient in gradients.items()}
 
 

@@ -143,9 +143,9 @@ LEARNING = TrainingSpec(
 FEW = replace(LEARNING, batches=batches(3 * PARTS))
 
 
-def course(learning=LEARNING, theirs=None, ours=None):
+def course(learning=LEARNING, torch_model=None, jax_model=None):
     torch.manual_seed(0)
-    return compare_training(theirs or TorchNet(), ours or Net(nnx.Rngs(0)), learning, RULES)
+    return compare_training(torch_model or TorchNet(), jax_model or Net(nnx.Rngs(0)), learning, RULES)
 
 
 def outcome(found):
@@ -164,7 +164,7 @@ def test_twenty_steps_with_dropout_clipping_a_schedule_and_accumulation_are_equa
 
 def test_linens_parameters_and_a_key_for_dropout():
     parameters = LinenNet().init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, FEW.batches[0][0])["params"]
-    found = course(replace(FEW, jax_loss=linen_loss), ours=parameters)
+    found = course(replace(FEW, jax_loss=linen_loss), jax_model=parameters)
     assert set(outcome(found).values()) == {"equal"}, found.stages
 
 
@@ -237,9 +237,9 @@ def test_a_rate_that_is_0_moves_nothing():
 
 
 def test_a_tensor_that_torch_has_frozen():
-    theirs = TorchNet()
-    theirs.up.weight.requires_grad_(False)
-    assert course(FEW, theirs).stages[1].says.startswith("torch freezes up.weight; jax trains it; step 0: ")
+    torch_model = TorchNet()
+    torch_model.up.weight.requires_grad_(False)
+    assert course(FEW, torch_model).stages[1].says.startswith("torch freezes up.weight; jax trains it; step 0: ")
 
 
 def test_sgd_with_gradients_summed_moves_twice_as_far():
@@ -311,11 +311,11 @@ def test_what_the_first_step_hardly_shows_is_named_where_it_grows():
     assert set(outcome(course(base)).values()) == {"equal"}
 
 
-def moved_as(ours, theirs=None, **spec):
+def moved_as(jax_optimizer, **spec):
     """What is said of an optimizer: of torch's Adam without decay and clipping, where no other is given."""
-    adam = theirs or (lambda model: torch.optim.Adam(model.parameters(), lr=RATE))
     plain = {"torch_schedule": None, "jax_schedule": None, "clip_norm": None, "accumulate": 1, "batches": batches(5)}
-    found = course(replace(FEW, **{**plain, "torch_optimizer": adam, "jax_optimizer": ours, **spec}))
+    plain["torch_optimizer"] = lambda model: torch.optim.Adam(model.parameters(), lr=RATE)
+    found = course(replace(FEW, **{**plain, "jax_optimizer": jax_optimizer, **spec}))
     assert outcome(found)["loss"] == "equal"
     return found.stages[1].says if outcome(found)["train"] == "different" else "equal"
 
@@ -360,43 +360,43 @@ def stretched(step):
 
 MOVES = {
     "the same": (optax.adam(RATE), {}, "equal"),
-    "RMSprop the same": (optax.rmsprop(RATE, 0.99, eps_in_sqrt=False), {"theirs": rms_prop}, "equal"),
-    "momentum the same": (optax.sgd(RATE, 0.9), {"theirs": momentum}, "equal"),
+    "RMSprop the same": (optax.rmsprop(RATE, 0.99, eps_in_sqrt=False), {"torch_optimizer": rms_prop}, "equal"),
+    "momentum the same": (optax.sgd(RATE, 0.9), {"torch_optimizer": momentum}, "equal"),
     "RMSprop's epsilon": (
         optax.rmsprop(RATE, 0.99),
-        {"theirs": rms_prop},
+        {"torch_optimizer": rms_prop},
         "after the root: sqrt(x) + eps; jax adds epsilon under the root: sqrt(x + eps)",
     ),
     "RMSprop's decay": (
         optax.rmsprop(RATE, eps_in_sqrt=False),
-        {"theirs": rms_prop},
+        {"torch_optimizer": rms_prop},
         "torch decay of squares 0.99; jax decay of squares 0.9 (residual",
     ),
-    "RMSprop with momentum the same": (MOMENTOUS(), {"theirs": momentous}, "equal"),
-    "RMSprop centred the same": (MOMENTOUS(centered=True), {"theirs": partial(momentous, centered=True)}, "equal"),
+    "RMSprop with momentum the same": (MOMENTOUS(), {"torch_optimizer": momentous}, "equal"),
+    "RMSprop centred the same": (MOMENTOUS(centered=True), {"torch_optimizer": partial(momentous, centered=True)}, "equal"),
     "RMSprop's momentum": (
         MOMENTOUS(nesterov=True),
-        {"theirs": momentous},
+        {"torch_optimizer": momentous},
         "torch uses heavy-ball momentum; jax uses Nesterov's momentum (residual",
     ),
     "RMSprop centred": (
         MOMENTOUS(centered=True),
-        {"theirs": momentous},
+        {"torch_optimizer": momentous},
         "torch does not center the squares; jax takes the squared mean from the squares (centered) (residual",
     ),
     "moves averaged": (
         optax.chain(optax.ema(0.9, debias=False), optax.scale_by_learning_rate(RATE)),
-        {"theirs": momentum},
+        {"torch_optimizer": momentum},
         "torch sums moves; jax averages moves: times 1 - momentum (residual",
     ),
     "Nesterov's momentum left out": (
         optax.sgd(RATE, 0.9),
-        {"theirs": nesterov},
+        {"torch_optimizer": nesterov},
         "jax has no momentum, or the same in this step: torch uses Nesterov's momentum; jax uses heavy-ball momentum (residual",
     ),
     "gradients doubled": (
         optax.chain(optax.scale(2.0), optax.adam(RATE, eps=1e-3)),
-        {"theirs": lambda model: torch.optim.Adam(model.parameters(), lr=RATE, eps=1e-3)},
+        {"torch_optimizer": lambda model: torch.optim.Adam(model.parameters(), lr=RATE, eps=1e-3)},
         "torch takes gradients as they are; jax takes gradients times 2 (residual",
     ),
     "gradients of zero": (
@@ -416,42 +416,42 @@ MOVES = {
     ),
     "gradients clipped": (
         optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(RATE)),
-        {"theirs": descent},
+        {"torch_optimizer": descent},
         "the gradients are equal; torch does not clip gradients; jax clips gradients to a norm of 0.5 (residual",
     ),
     "another rate, none that clips": (
         optax.sgd(0.7 * RATE),
-        {"theirs": descent},
+        {"torch_optimizer": descent},
         "the gradients are equal; jax moves 0.7 times as far: a learning rate of 0.014 where torch has 0.02",
     ),
-    "a huge rate": (optax.sgd(1e160), {"theirs": descent}, "jax moves 5e+161 times as far: a learning rate of 1e+160"),
-    "no momentum": (optax.sgd(RATE), {"theirs": momentum}, "torch has a momentum of 0.9; jax has no momentum"),
+    "a huge rate": (optax.sgd(1e160), {"torch_optimizer": descent}, "jax moves 5e+161 times as far: a learning rate of 1e+160"),
+    "no momentum": (optax.sgd(RATE), {"torch_optimizer": momentum}, "torch has a momentum of 0.9; jax has no momentum"),
     "a schedule that ends": (
         optax.sgd(RATE),
         {
-            "theirs": descent,
+            "torch_optimizer": descent,
             "torch_schedule": lambda optimizer: LambdaLR(optimizer, lambda step: float(step < 3)),
         },
         "at step 3 the optimizers part, and the gradients are equal: jax moves where torch's learning rate is 0",
     ),
     "one tensor farther": (
         optax.chain(optax.sgd(RATE), optax.masked(optax.scale(3.0), lambda p: jax.tree.map(lambda x: x.shape == (WIDE,), p))),
-        {"theirs": descent},
+        {"torch_optimizer": descent},
         "jax moves tensors by other multiples of torch's moves: up.bias 3",
     ),
     "a tensor that is not decayed": (
         optax.adamw(RATE, weight_decay=0.1, mask=lambda p: jax.tree.map(lambda x: x.shape != (WIDE,), p)),
-        {"theirs": lambda model: torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.1)},
+        {"torch_optimizer": lambda model: torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.1)},
         "jax decays up.bias by 0.1 less, and the other tensors as torch does",
     ),
     "two epsilons": (
         optax.adam(RATE, eps=1e-6, eps_root=1e-6),
-        {"theirs": lambda model: torch.optim.Adam(model.parameters(), lr=RATE, eps=1e-6)},
+        {"torch_optimizer": lambda model: torch.optim.Adam(model.parameters(), lr=RATE, eps=1e-6)},
         "jax adds epsilon under the root and after it: sqrt(x + eps) + eps (residual",
     ),
     "a rate that is NaN": (
         optax.sgd(float("nan")),
-        {"theirs": descent},
+        {"torch_optimizer": descent},
         " entries by NaN or infinity",
     ),
     "a schedule stretched": (
@@ -476,12 +476,12 @@ MOVES = {
     ),
 )
 def test_what_parts_two_optimizers_at_any_step(case):
-    ours, given, says = MOVES[case]
-    assert says in (found := moved_as(ours, **given)), found
+    jax_optimizer, given, says = MOVES[case]
+    assert says in (found := moved_as(jax_optimizer, **given)), found
 
 
 @pytest.mark.parametrize(
-    ("ours", "says"),
+    ("schedule", "says"),
     [
         (lambda step: step - 1, "jax is 1 step late"),
         (lambda step: step + 2, "jax is 2 steps early"),
@@ -489,19 +489,19 @@ def test_what_parts_two_optimizers_at_any_step(case):
         (lambda step: 3 * step, "jax's schedule runs 3 times as fast"),
     ],
 )
-def test_how_schedules_differ(ours, says):
+def test_how_schedules_differ(schedule, says):
     def of(step):
         return np.cos(np.clip(step, 0, 40) / 40)
 
     steps = np.arange(20)
-    assert explain_schedule(of(steps), of(ours(steps))) == says
+    assert explain_schedule(of(steps), of(schedule(steps))) == says
     assert explain_schedule(of(steps), 0.5 * of(steps)) == "jax's rates are 0.5 times torch's"
     assert explain_schedule(of(steps), np.sin(steps)) == ""
 
 
 REFUSED = {
-    "JAX drops nothing": ({"ours": Net(nnx.Rngs(0), rate=0.0)}, "torch drops out and JAX does not"),
-    "torch drops nothing": ({"theirs": TorchNet(rate=0.0)}, "4 of 4|2 of 2 dropout masks were not used by torch"),
+    "JAX drops nothing": ({"jax_model": Net(nnx.Rngs(0), rate=0.0)}, "torch drops out and JAX does not"),
+    "torch drops nothing": ({"torch_model": TorchNet(rate=0.0)}, "4 of 4|2 of 2 dropout masks were not used by torch"),
     "torch's is no optimizer": (
         {"learning": replace(FEW, torch_optimizer=lambda model: [*model.parameters()])},
         "torch_optimizer returns a list; give a function that makes an optimizer, as lambda model",
@@ -544,12 +544,12 @@ def test_settings_that_make_no_sense(given, says):
 
 
 def test_the_models_stay_as_they_were():
-    theirs, ours = TorchNet().eval(), Net(nnx.Rngs(0))
-    ours.eval()
-    before = [p.detach().clone() for p in theirs.parameters()], jax.tree.leaves(ours)
-    course(FEW, theirs, ours)
-    assert not theirs.training
-    assert ours.dropout.deterministic
-    assert all(torch.equal(p, q) for p, q in zip(theirs.parameters(), before[0], strict=True))
-    assert all(p is q for p, q in zip(jax.tree.leaves(ours), before[1], strict=True))
+    torch_model, jax_model = TorchNet().eval(), Net(nnx.Rngs(0))
+    jax_model.eval()
+    before = [p.detach().clone() for p in torch_model.parameters()], jax.tree.leaves(jax_model)
+    course(FEW, torch_model, jax_model)
+    assert not torch_model.training
+    assert jax_model.dropout.deterministic
+    assert all(torch.equal(p, q) for p, q in zip(torch_model.parameters(), before[0], strict=True))
+    assert all(p is q for p, q in zip(jax.tree.leaves(jax_model), before[1], strict=True))
     assert torch.get_default_dtype() == torch.float32
