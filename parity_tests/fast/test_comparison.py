@@ -17,6 +17,7 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
 from jaxformer.errors import JaxformerError
 from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
+from jaxformer.io import on_disk
 from jaxformer.models import abstract, build
 from jaxformer.nn import attention, blocks, embeddings, feedforward, norms
 from jaxformer.parity.attribute import values_and_gradients
@@ -66,6 +67,16 @@ def test_twins_are_equal_module_by_module(sides, name):
     layers = [path for path in paths if path.endswith("blocks.1.attention.query")]
     assert layers == [{"gpt": "stack", "encoder-decoder": "decoder"}[name] + ".blocks.1.attention.query"]
     assert Report.from_json(report.to_json()) == report
+
+
+def test_arrays_that_wait_on_disk_give_the_same_report(sides, monkeypatch):
+    """As those of a large model do. The control: the first gradient read back is another one."""
+    monkeypatch.setattr(on_disk, "LARGE", 0)
+    checks = ("weights", "forward", "local", "gradients")
+    assert report_of(sides, checks=checks).status == "equal"
+    read = on_disk.Place.read
+    monkeypatch.setattr(on_disk.Place, "read", lambda place, file: read(place, file) * 1.001)
+    assert report_of(sides, checks=checks).status == "different"
 
 
 def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], None]:

@@ -24,8 +24,8 @@ def trained_alone(reference: Reference, traced: Traced, candidate: Candidate) ->
     if not reference.gradients or traced.normal_run.weights is None:
         return {}
     noise, static = NULL_GRADIENT * rms(reference.gradients.values()), typed_constants(candidate.like)
-    own = named_leaves(traced.normal_run.weights)
-    varied = map_named(lambda name, leaf: np.zeros(leaf.shape) if name in static else leaf, traced.normal_run.weights)
+    own = named_leaves(traced.normal_run.weights())
+    varied = map_named(lambda name, leaf: np.zeros(leaf.shape) if name in static else leaf, traced.normal_run.weights())
     ours = gradients_to_torch(varied, candidate.family, reference.weights) if reference.frozen else {}
     found = {name: (ours[name], FREEZES) for name in sorted(reference.frozen & set(ours))}
     for each in candidate.alone:

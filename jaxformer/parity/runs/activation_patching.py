@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
+from jaxformer.io.on_disk import kept_tree
 from jaxformer.parity.numerics.axis_order import Order, to_jax_axes, to_torch_axes
 from jaxformer.parity.numerics.float_masks import is_left, is_other, kind_of
 from jaxformer.parity.pairing.arrays import AxisOrders, fit
@@ -165,8 +167,8 @@ class PatchedRun(NamedTuple):
     senders: Mapping[ArrayKey, Code]
     sent: Arrays
     """Gradients sent back to the places where torch's arrays replaced jax's, with torch's axes."""
-    weights: Any
-    """Gradients of the model's arrays; None if no gradients were requested."""
+    weights: Callable[[], PyTree] | None
+    """Function that returns the gradients of the model's arrays; None if no gradients were requested."""
 
 
 def given_by(records: Mapping[Site, Record], valid: Mapping[Site, np.ndarray], *, gradients: bool) -> Given:
@@ -239,13 +241,13 @@ class PatchedProgram:
         (patching,) = self.patching
         found = [each._replace(jax=np.asarray(array)) for each, array in zip(patching.found, arrays, strict=True)]
         sent = {place: self._torch_axes(place, np.asarray(back[place]), orders) for place in patching.senders if place in back}
-        return PatchedRun(found, orders, patching.senders, sent, own)
+        return PatchedRun(found, orders, patching.senders, sent, kept_tree(own) if self.given.gradients else None)
 
     def _given(self, place: ArrayKey, array: np.ndarray, orders: AxisOrders) -> Any:
         """torch's array in the form that the program takes."""
-        if not self.is_traced:
-            return jax.device_put(array)
-        return _flat(to_jax_axes(array, orders.taken[place], orders.shapes[place]) if place in orders.taken else array)
+        if self.is_traced:
+            array = _flat(to_jax_axes(array, orders.taken[place], orders.shapes[place]) if place in orders.taken else array)
+        return jax.device_put(array)
 
     def _torch_axes(self, place: ArrayKey, array: np.ndarray, orders: AxisOrders) -> np.ndarray:
         """Gradient from the program, with torch's axes."""

@@ -7,8 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from jaxformer.errors import ParityError
+from jaxformer.io.on_disk import kept, kept_tree
 from jaxformer.parity.runs.load_weights import joined, parted
 from jaxformer.parity.trace.call_records import arrays_in, replaced
 from jaxformer.parity.trace.call_sites import CALL, Site
@@ -28,8 +30,8 @@ class NormalRun:
     outputs: Mapping[Site, Arrays]
     gradients: Mapping[Site, Arrays] = field(default_factory=dict)
     """Gradients of the float arrays of each output; empty if none were requested."""
-    weights: Any = None
-    """Gradients of the model's arrays: a tree of the model's shape."""
+    weights: Callable[[], PyTree] | None = None
+    """Function that returns the gradients of the model's arrays, a tree of the model's shape; None if none were requested."""
     inputs: Mapping[int, np.ndarray] = field(default_factory=dict)
     """Gradients of the float inputs, by their index."""
     taps: Sequence[Site] = ()
@@ -78,8 +80,8 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         every = zip(cotangents or (), outputs, (cotangents or {}).values(), strict=cotangents is not None)
         return sum((_weighted(*each, call) for each in every), jnp.zeros(())), list(found.values())
 
-    def by_site(found: list[Any]) -> dict[Site, Arrays]:
-        return {site: [np.asarray(array) for array in arrays] for site, arrays in zip(order, found, strict=True)}
+    def by_site(found: list[Any]) -> Mapping[Site, Arrays]:
+        return kept({site: [*map(np.asarray, arrays)] for site, arrays in zip(order, found, strict=True)})
 
     if cotangents is None:
         (_, found), untraced = run_once(run, {}, weights, given)
@@ -92,8 +94,8 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     ((_, found), back), untraced = run_once(jax.value_and_grad(run, (0, 1, 2), has_aux=True), probes, weights, given)
     return NormalRun(
         by_site(found),
-        {site: [np.asarray(array) for array in arrays if array is not None] for site, arrays in back[0].items()},
-        back[1],
+        kept({site: [np.asarray(array) for array in arrays if array is not None] for site, arrays in back[0].items()}),
+        kept_tree(back[1]),
         jax.tree.map(np.asarray, back[2]),
         taps,
         untraced,

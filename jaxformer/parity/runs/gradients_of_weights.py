@@ -2,7 +2,7 @@
 alone, back to arrays that were given or computed before these calls."""
 
 import copy
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import jax
@@ -95,7 +95,7 @@ def weight_gradients(traced: Traced, ours: Arrays) -> list[tuple[Error, Mismatch
     The owner of each is the innermost call around the parameter whose output is replaced by torch's array: the code up to there
     gets torch's gradient. Arrays that are equal are left out, so that a large model's gradients are not held twice.
     """
-    noise = NULL_GRADIENT * rms(gradients_of_weights(traced).values())
+    noise = NULL_GRADIENT * rms(traced.reference.gradients[name] for name in gradients_of_weights(traced))
     names, owner = traced.parameters, owners(traced)
     mismatches = []
     for name, array in in_layers(traced, gradients_of_weights(traced)).items() if ours else ():
@@ -122,26 +122,28 @@ def of_own_weights(traced: Traced, site: Site) -> tuple[Arrays, Arrays]:
     owner, own, others = owners(traced), set[str](), set[str]()
     for ours, theirs in traced.parameters.items():
         (own if owner.get(ours, CALL) == site else others).add(theirs)
-    found = gradients_to_torch(traced.isolated.weights, traced.rules, traced.reference.weights)
+    weights = traced.isolated.weights
+    found = gradients_to_torch(weights(), traced.rules, traced.reference.weights) if weights else {}
     torchs = {name: array for name, array in gradients_of_weights(traced).items() if name in own - others}
     return {name: found[name] for name in torchs}, torchs
 
 
-def own_gradients(traced: Traced, weights: Any) -> Arrays:
-    """jax's gradients from a tree of the model's shape, those of tied weights added up; empty if the tree is None."""
+def own_gradients(traced: Traced, weights: Callable[[], PyTree] | None) -> Arrays:
+    """jax's gradients of the weights of a run, those of tied weights added up; empty if none were requested."""
     if weights is None:
         return {}
+    tree = weights()
     if traced.rules.tied:
         with jax.enable_x64(True):
-            found = gradients_to_torch(weights, traced.rules, gradients_of_weights(traced))
-            weights = gradients_to_jax(found, weights, traced.rules)
-    return layer_arrays(weights, traced.rules, traced.stacks)
+            found = gradients_to_torch(tree, traced.rules, gradients_of_weights(traced))
+            tree = gradients_to_jax(found, tree, traced.rules)
+    return layer_arrays(tree, traced.rules, traced.stacks)
 
 
 def in_layers(traced: Traced, gradients: Arrays) -> Arrays:
     """torch's gradients, by torch's names, as jax's arrays layer by layer; 0 where torch has none."""
-    still = {name: np.zeros_like(array, np.float64) for name, array in traced.reference.weights.items()}
-    found = {name: gradients.get(name, array) for name, array in still.items()}
+    weights = traced.reference.weights.items()
+    found = {name: gradients[name] if name in gradients else np.zeros(array.shape) for name, array in weights}
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float64) if is_weight(leaf) else leaf, traced.model)
     with jax.enable_x64(True):
         return layer_arrays(gradients_to_jax(found, like, traced.rules), traced.rules, traced.stacks)

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
 
 from jaxformer.parity.numerics.axis_order import Order, nearer_order, to_torch_axes
 from jaxformer.parity.runs.activation_patching import Code, PatchedProgram, PatchedRun, given_by
@@ -49,8 +50,9 @@ class Isolated:
     mismatches: list[Mismatch]
     """Mismatches of values."""
     gradient_mismatches: list[Mismatch]
-    weights: Any
-    """Gradients of the model's arrays, each from the code of its own modules only; None if none were requested."""
+    weights: Callable[[], PyTree] | None
+    """Function that returns the gradients of the model's arrays, each from the code of its own modules only; None if none were
+    requested."""
     orders: Mapping[ArrayKey, Order] = field(default_factory=dict)
     """Orders of torch's axes in jax's arrays."""
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxformer.convert.rules import Family, gradients_to_torch
 from jaxformer.errors import ParityError
+from jaxformer.io.on_disk import kept
 from jaxformer.parity.numerics.axis_order import order_of, repeated, to_jax_axes
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64
@@ -110,11 +111,12 @@ class Traced:
         return {torch: jax for torch, jax in sorted(both) if counts[jax] == 1}
 
     @cached_property
-    def gradients(self) -> dict[str, np.ndarray]:
+    def gradients(self) -> Mapping[str, np.ndarray]:
         """jax's gradients of weights and inputs, by torch's names."""
-        jax = gradients_to_torch(self.normal_run.weights, self.rules, self.reference.weights)
+        weights = self.normal_run.weights
+        jax = gradients_to_torch(weights(), self.rules, self.reference.weights) if weights else {}
         jax |= {f"input {i}": array for i, array in self.normal_run.inputs.items()}
-        return {name: jax[name] for name in self.reference.gradients}
+        return kept({name: jax[name] for name in self.reference.gradients})
 
     @cached_property
     def boundaries(self) -> set[ArrayKey]:
@@ -213,11 +215,9 @@ class Traced:
     @cached_property
     def program(self) -> PatchedProgram:
         """Program in which the open boundaries may stay open."""
-        return (
-            jax_float64(self.tables)(self.isolation.compiled)(self.opened, gradients=True)
-            if self.opened
-            else self.isolation.program
-        )
+        if not self.opened:
+            return self.isolation.program
+        return jax_float64(self.tables)(self.isolation.compiled)(self.opened, gradients=True)
 
     def again(self, boundaries: Iterable[ArrayKey], *, gradients: bool) -> Callable[[Mapping[ArrayKey, bool]], Isolated]:
         """Return a pass in which jax's arrays stay at the boundaries that are True; it is compiled once."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError, message_of
+from jaxformer.io.on_disk import kept
 from jaxformer.parity.numerics.cast_on_use import beside_weights, casts_on_use, state_to_float64
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.float_masks import is_mask
@@ -163,7 +164,7 @@ def run_torch(
         **vars(torch_state(module)),
         output=side_by_side(outputs),
         cotangent=side_by_side(cotangents),
-        gradients=found,
+        gradients=kept(found),
         padding=_padding(module),
         low_precision={name: output for name, (output, _) in low.items()},
         keeps_buffers=all(keeps for _, keeps in low.values()),
