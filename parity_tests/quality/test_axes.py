@@ -285,3 +285,24 @@ def test_both_branches(axis, cause):
 
     how = {"call_jax": ours, "checks": ("forward", "local"), "tier": "A"}
     assert cause in compare(Branches(), {}, (noise(3, 4, 5, seed=1), noise(3, 6, 5, seed=2)), **how).verdict
+
+
+class WeightedMean(torch.nn.Module):
+    """Mean by weights, and a sum beside it."""
+
+    def forward(self, x, w):
+        return (x * w).sum(-1) / w.sum(-1) + x.sum(-1)
+
+
+@pytest.mark.foreign
+def test_one_place_that_suffices_is_told_alone():
+    """With means in all three places, the first two cancel."""
+
+    def ours(_, x, w):
+        return (x * w).sum(-1) / w.sum(-1) + x.mean(-1)
+
+    how = {"call_jax": ours, "checks": ("forward", "local"), "tier": "A"}
+    verdict = compare(WeightedMean(), {}, (noise(3, 4, 5, seed=1), 2 + noise(3, 4, 5, seed=2)), **how).verdict
+    assert "x.sum(-1)`" in verdict
+    assert "jax has mean there" in verdict
+    assert "places" not in verdict

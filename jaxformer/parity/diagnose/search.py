@@ -143,7 +143,8 @@ class Search:
                     break
                 self.budget.tried += 1
                 if candidate := self._tried(proposal, found):
-                    found.append(candidate)
+                    alone = (self._tried(each, found) for each in proposal.parts)
+                    found.append(next(filter(None, alone), candidate))
             if self.budget.is_spent or not all(map(self._may_be_another, found)):
                 break
         return best_of([*found, *self._rivals(found)])

@@ -194,7 +194,8 @@ def in_all(name: str, several: Sequence[Proposal]) -> Proposal:
     named = () if first.free else (Target(name),)
     targets = (*named, *(target for each in every for target in each.targets))
     near = tuple(partial(merged, edits) for edits in zip(*(each.near for each in several), strict=False))
-    return Proposal(Mutation(everywhere, targets, args), partial(merged, [each.edits for each in several]), first.free, near)
+    edits = partial(merged, [each.edits for each in several])
+    return Proposal(Mutation(everywhere, targets, args), edits, first.free, near, parts=tuple(several))
 
 
 def merged(several: Sequence[Edits], *number: float) -> Rewrite:
