@@ -129,3 +129,53 @@ def test_a_number_that_fits_one_batch_alone_is_no_cause():
     loss = compared(of_both, over_all)
     assert loss.status == "different"
     assert "torch computes" not in loss.says
+
+
+READ_OTHERWISE = {
+    "the first class is not counted": (lambda targets: jnp.where(targets > 0, targets, IGNORED), "-100 for 0"),
+    "the next targets": (
+        lambda targets: jnp.pad(targets[:, 1:], ((0, 0), (0, 1)), constant_values=IGNORED),
+        "one earlier, -100 at",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READ_OTHERWISE)
+def test_targets_that_are_read_otherwise(case):
+    other, says = READ_OTHERWISE[case]
+    loss = compared(torch_loss, lambda p, ids, targets: mean(*jax_losses(p, ids, other(targets))))
+    assert f"torch takes input 1 of the call as it is; jax takes its integers {says}" in loss.says
+
+
+def teacher(ids, library):
+    """Logits of a teacher: any function of the ids."""
+    return library.cos(ids[..., None] * library.arange(V))
+
+
+def test_a_divergence_the_other_way():
+    def of_torch(net, ids, targets):
+        return functional.kl_div(net(ids).log_softmax(-1), teacher(ids, torch).softmax(-1), reduction="sum")
+
+    def of_jax(p, ids, targets):
+        one, other = jax.nn.log_softmax(model(p, ids)), jax.nn.log_softmax(teacher(ids, jnp))
+        return (jnp.exp(one) * (one - other)).sum()
+
+    assert "jax exchanges the two distributions" in compared(of_torch, of_jax).says
+
+
+@pytest.mark.parametrize("stop", [jax.lax.stop_gradient, lambda x: x])
+def test_a_gradient_that_stops_in_the_code_of_a_loss(stop):
+    """No module shows it: the code lies behind the only tap. The control: without the stop, both losses are equal."""
+
+    def balanced(net, ids, targets):
+        p = net(ids).softmax(-1)
+        return torch_loss(net, ids, targets) + (p.mean((0, 1)) * p.square().mean((0, 1))).sum()
+
+    def of_jax(p, ids, targets):
+        losses, counted, logits = jax_losses(p, ids, targets)
+        p = jax.nn.softmax(logits)
+        return mean(losses, counted, logits) + (stop(p.mean((0, 1))) * (p**2).mean((0, 1))).sum()
+
+    says = compared(balanced, of_jax).says
+    told = "torch computes `p.mean((0, 1))`" in says and "jax stops its gradient" in says
+    assert told == (stop is jax.lax.stop_gradient), says

@@ -149,7 +149,7 @@ class Proposal:
     pushed: Edits | None = None
     """Edits of the same mutation with arrays pushed by float32's rounding, for arrays that jax's code may hold in float32."""
     parts: "tuple[Proposal, ...]" = ()
-    """The same mutation of single places. If one of them suffices, that is the cause."""
+    """Proposals of the same mutation at single places. If one of them suffices, that is the cause."""
 
     def edit(self) -> Edit:
         """Return the context manager in which torch is mutated; the number of a free parameter has to be known."""

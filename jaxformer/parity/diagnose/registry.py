@@ -120,7 +120,7 @@ class Registry:
     def kinds(self, runs: float) -> tuple[Kind, ...]:
         """Return the kinds in their order."""
         first = (
-            (self.of(training.losses), 1),
+            (self.of(training.losses, indices.targets), 1),
             (self.of(training.dropouts), 1),
             (self.of(parameters.constants), 1),
             (self.of(exchange.lists_of_layers, exchange.twins), 1),

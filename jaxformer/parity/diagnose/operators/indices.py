@@ -9,8 +9,9 @@ import torch
 from jaxformer.parity.diagnose.computes import behind, with_operand
 from jaxformer.parity.diagnose.evidence import replay_of
 from jaxformer.parity.diagnose.functions import MOVES
+from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose, words_of
-from jaxformer.parity.diagnose.operators.positions import other_ids, other_positions, worded
+from jaxformer.parity.diagnose.operators.positions import other_ids, other_positions, other_targets, worded
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey
@@ -18,6 +19,7 @@ from jaxformer.parity.trace.reference import Reference
 
 ROWS = Change("indices.rows", worded("looks up rows"), reroutes=True)
 POSITIONS = Change("indices.positions", worded("has positions"), reroutes=True)
+TARGETS = Change("indices.targets", worded("takes its integers"), "takes {0} as it is", reroutes=True)
 INT8 = torch.iinfo(torch.int8).max
 ROUNDINGS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "half_up": ("rounds to the nearest whole number, halves up", lambda x: torch.floor(x + 0.5)),
@@ -77,6 +79,13 @@ def makes_floats(op: Op) -> bool:
 def is_whole(x: Any) -> bool:
     """True for a tensor of several integers."""
     return isinstance(x, torch.Tensor) and x.dtype in (torch.int64, torch.int32) and x.numel() > 1
+
+
+def targets(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of the integers that a loss is given, wherever its code reads them."""
+    for i, ids in enumerate(replay.call_inputs if replay.wanted.size <= 1 else ()):
+        for way, other in other_targets(ids) if is_whole(ids) else ():
+            yield propose(TARGETS, f"input {i} of the call", partial(held, ids, other), **way.args)
 
 
 def roundings(operations: list[Op]) -> Iterator[Proposal]:

@@ -41,6 +41,7 @@ WORDS = {
     "rolled_later": "one later, rolled around: the last of each row first",
     "rolled_earlier": "one earlier, rolled around: the first of each row last",
     "later": "one later, {number} at the beginning",
+    "earlier": "one earlier, {number} at the end",
     "token": "{number} for {token}",
     "seen": SEEN,
     "seen_itself": "that are the mask itself, 0 and 1",
@@ -188,6 +189,20 @@ def other_tokens(ids: torch.Tensor, rows: int) -> Others:
     for token in {*range(FEW)} & {*ids.flatten().tolist()}:
         for number in few:
             yield told("token", torch.where(ids == token, number, ids), number=number, token=token)
+
+
+def other_targets(ids: torch.Tensor) -> Others:
+    """Other targets of a loss: moved along the row; or of another class, where the smallest, a negative one, is not counted."""
+    least = int(ids.min())
+    if ids.ndim == 2:
+        yield told("rolled_later", ids.roll(1, 1))
+        yield told("rolled_earlier", ids.roll(-1, 1))
+        for number in dict.fromkeys((least, 0)):
+            end = torch.full_like(ids[:, :1], number)
+            yield told("later", torch.cat([end, ids[:, :-1]], 1), number=number)
+            yield told("earlier", torch.cat([ids[:, 1:], end], 1), number=number)
+    for token in sorted({*ids.flatten().tolist()} - {least})[:MOST_TOKENS] if least < 0 else ():
+        yield told("token", torch.where(ids == token, least, ids), number=least, token=token)
 
 
 def by_masks(replay: Replay, length: int) -> Others:

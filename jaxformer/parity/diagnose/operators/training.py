@@ -54,6 +54,7 @@ Z_LOSS = Change(
         "all": "adds {value} times the mean square of logsumexp (z-loss, of ignored targets too)",
     },
 )
+EXCHANGED = Change("losses.exchanged", "exchanges the two distributions")
 NEAR = 1e-9
 """Tolerance (relL2) of gradients that count as equal."""
 MOST_ROWS = 64
@@ -123,6 +124,8 @@ def losses(replay: Replay) -> Iterator[Proposal]:
     """Mutations of cross-entropy: other averages, targets that are not ignored, no class weights, other smoothings of labels, a
     z-loss."""
     for op in replay.listed if replay.wanted.size <= 1 else ():
+        if op.function is functional.kl_div:
+            yield op.instead(EXCHANGED, exchanged)
         if op.function not in (functional.cross_entropy, functional.nll_loss):
             continue
         loss = Loss.of(op)
@@ -138,6 +141,14 @@ def losses(replay: Replay) -> Iterator[Proposal]:
         if "label_smoothing" in loss.given:
             yield from smoothings(op, loss)
             yield from z_losses(op, loss)
+
+
+def exchanged(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Compute a Kullback-Leibler divergence with its two distributions exchanged."""
+    given = named(function, args, kwargs)
+    log, target = given["input"], given["target"]
+    both = (target, log) if given.get("log_target") else (target.log(), log.exp())
+    return function(**given | dict(zip(("input", "target"), both, strict=True)))
 
 
 def averages(op: Op, loss: Loss) -> Iterator[Proposal]:

@@ -1,0 +1,32 @@
+"""Gradients that differ although no module's values do, and without a cause in one module: those of code between taps, which no
+module shows. The backward pass of torch's whole call is searched for a gradient that stops."""
+
+from dataclasses import replace
+
+from jaxformer.parity.attribute.blame import wrong_gradients
+from jaxformer.parity.diagnose.explainers import diagnosed
+from jaxformer.parity.numerics.metrics import error, over
+from jaxformer.parity.report.data import Module
+from jaxformer.parity.runs.gradients_of_weights import gradients_of_weights
+from jaxformer.parity.runs.trace import Traced
+from jaxformer.parity.trace.call_sites import CALL
+
+WHAT = "gradients of all weights"
+
+
+def with_code_between(traced: Traced, rows: list[Module]) -> list[Module]:
+    """Return the table's rows. If gradients alone differ, without a cause, the call alone diverges where its code has a cause
+    for the gradients of all weights."""
+    told = any(row.diverging and (row.cause or over(row.local, "activation")) for row in rows)
+    if told or traced.reference.source is None or not wrong_gradients(traced)[1]:
+        return rows
+    from jaxformer.parity.diagnose.backward import Backward, explain_stopped, flat
+
+    names = tuple(gradients_of_weights(traced))
+    jax, torch = (flat(side[name] for name in names) for side in (traced.gradients, traced.reference.gradients))
+    backward = Backward(traced.reference, CALL, names, set(), jax, torch)
+    if not (cause := diagnosed(traced.session, lambda: explain_stopped(backward, traced.session))):
+        return rows
+    own = {"cause": str(cause), "causes": cause.causes(WHAT), "what": WHAT, "local_gradient": error(jax, torch)}
+    calls = (row.jax == str(CALL) for row in rows)
+    return [replace(row, diverging=is_call, **own if is_call else {}) for row, is_call in zip(rows, calls, strict=True)]
