@@ -92,3 +92,39 @@ def test_the_port_is_equal(theirs):
 @pytest.mark.parametrize("bug", usually(CAUSES, "before", "query", "one"))
 def test_causes(theirs, bug):
     assert CAUSES[bug] in report_of(theirs, bug).verdict
+
+
+class Tokens(torch.nn.Module):
+    """A class token, positions, and two branches with a scale each."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.positions = torch.nn.Parameter(torch.zeros(1, 1, D)), torch.nn.Parameter(torch.zeros(1, T + 1, D))
+        self.gamma1, self.gamma2 = torch.nn.Parameter(torch.ones(D)), torch.nn.Parameter(torch.ones(D))
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions
+        x = x + self.gamma1 * x.roll(1, 1).tanh()
+        return x + self.gamma2 * x.flip(1).sin()
+
+
+OF_TOKENS = {
+    "": "EQUAL",
+    "positions": "jax leaves the first position as it is",
+    "scale": "torch uses gamma2; jax uses gamma1 in its place",
+}
+
+
+@pytest.mark.parametrize("bug", OF_TOKENS)
+def test_a_class_token_without_a_position_and_one_scale_for_two(bug):
+    def call(p, x):
+        first, others = p["positions"][:, :1], p["positions"][:, 1:]
+        token = jnp.broadcast_to(p["token"], (len(x), 1, D)) + (0 if bug == "positions" else first)
+        x = jnp.concatenate([token, x + others], 1)
+        x = x + p["gamma1"] * jnp.tanh(jnp.roll(x, 1, 1))
+        return x + p["gamma1" if bug == "scale" else "gamma2"] * jnp.sin(x[:, ::-1])
+
+    theirs = excite(Tokens(), seed=1)
+    weights = {name: jnp.asarray(array.numpy()) for name, array in theirs.state_dict().items()}
+    how = {"call_jax": call, "checks": ("weights", "forward", "local"), "tier": "A"}
+    assert OF_TOKENS[bug] in compare(theirs, weights, (noise(B, T, D, seed=3),), **how).verdict

@@ -301,6 +301,20 @@ def test_what_is_clipped(kind, how):
     assert f"torch clips gradients by max / (norm + 1e-6); jax {says} (residual " in found.stages[1].says
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_clipping_behind_the_optimizer(decay):
+    wrong = optax.chain(
+        optax.scale_by_adam(),
+        optax.clip_by_global_norm(CLIP),
+        optax.add_decayed_weights(decay),
+        optax.scale_by_learning_rate(RATE),
+    )
+    says = moved_as(
+        wrong, clip_norm=CLIP, torch_optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=decay)
+    )
+    assert f"to a norm of {CLIP:g}, before Adam; jax clips what Adam gives, behind it: to {CLIP:g} (residual " in says
+
+
 def test_what_the_first_step_hardly_shows_is_named_where_it_grows():
     ten = {"torch_loss": lambda *given: 10 * FEW.torch_loss(*given), "jax_loss": lambda *given: 10 * jax_loss(*given)}
     base = replace(FEW, **ten)

@@ -83,7 +83,7 @@ SEVERAL = (
 OPERANDS = (arguments.literals, operations.sharing, reroute.made_before, pairs.before_sums)
 """Operators of the operands of operations, used one after another."""
 ORDERS: tuple[OfOp, ...] = (permute.repeats, permute.merges_and_splits, permute.pixels, packing.inner_parts, permute.transposed)
-ALONG: tuple[OfOp, ...] = (axes.reductions, axes.rolls, axes.orders, axes.rows_together, axes.other_axes)
+ALONG: tuple[OfOp, ...] = (operations.at_ends, axes.reductions, axes.rolls, axes.orders, axes.rows_together, axes.other_axes)
 AXES: tuple[OfOp, ...] = (permute.joins, *ALONG, *convolutions.KINDS, *ORDERS)
 ONE: tuple[OfOp, ...] = (
     operations.replacements,

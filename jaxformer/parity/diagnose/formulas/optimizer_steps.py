@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,33 @@ def explain_step(settings: Settings, course: Course, moves: tuple[np.ndarray, np
     """
     few = slice(None, None, max(1, len(course.rates) // SOME))
     grounds = [(step_choices(settings, course.at(entries)), entries) for entries in (few, ALL)]
-    found = search_both(step, grounds, moves, (FAR, NEAR))
-    if not found or not (differing := differing_choices(choices := grounds[-1][0], *found)):
+    if not (found := search_both(step, grounds, moves, (FAR, NEAR))):
+        return clipped_behind(settings, course, moves[1])
+    if not (differing := differing_choices(choices := grounds[-1][0], *found)):
         return ""
     torchs, residual = found[0][0], max(found[0][1], found[1][1])
     every = fitting(step, grounds, torchs, moves[1], 1) if len(differing) == 1 else ()
     several = [differing_choices(choices, found[0], each) for each in every] or [differing]
     told = (f"torch {said(each, 0)}; jax {said(each, 1)}" for each in several)
     return f"{', or the same in this step: '.join(told)} (residual {residual:.0e})"
+
+
+def clipped_behind(settings: Settings, course: Course, moves: np.ndarray) -> str:
+    """Describe jax's moves where they are clipped in place of the gradients, before weight decay or after it; '' where not."""
+    if settings.clip_norm is None:
+        return ""
+    choices = step_choices(replace(settings, clip_norm=None), course)
+    own = {what: next(iter(options.values())) for what, options in choices.items()}
+    whole, alone = step(**own), step(**own | {"weight decay": "left out"})
+    for clipped in (whole, alone):
+        factor, residual = factor_between(moves - (whole - clipped), clipped)
+        if residual <= MULTIPLE and 0 < factor < 1 - MULTIPLE:
+            norm = factor * float(np.linalg.norm(clipped))
+            return (
+                f"torch clips gradients to a norm of {settings.clip_norm:g}, before {settings.kind}; jax clips what "
+                f"{settings.kind} gives, behind it: to {norm:.6g} (residual {residual:.0e})"
+            )
+    return ""
 
 
 def step_choices(settings: Settings, course: Course) -> Choices:

@@ -94,6 +94,8 @@ RESIZINGS = {
 }
 RESIZED = Change("operations.resized", RESIZINGS)
 POOLING = Change("operations.pooling", "takes the {which} along axis {axis}")
+ENDS = {"first": 0, "last": -1}
+END_LEFT = Change("operations.end_left", "leaves the {which} position as it is (along axis 1: a class token?)")
 LEFT_OUT = Change("operations.left_out", "leaves it out", cost=DELETES)
 ALONE = Change(
     "operations.operand_alone",
@@ -205,6 +207,22 @@ def omissions(op: Op) -> Iterator[Proposal]:
             yield op.instead(LEFT_OUT, operand(i))
         elif len(tensors) > 1 and (op.name in JOINING or op.args[i].shape == op.output.shape):
             yield op.instead(ALONE, operand(i), ordinal=ORDINALS[i])
+
+
+def at_ends(op: Op) -> Iterator[Proposal]:
+    """Mutations that leave the first or the last position of an array `B T D`, such as a class token, out of an operation."""
+    x, y = next(iter(op.args), None), op.output
+    if op.name in COPYING or not is_real(op) or y.ndim != 3 or not isinstance(x, torch.Tensor) or x.shape != y.shape:
+        return
+    for which, at in ENDS.items() if y.shape[1] > 2 else ():
+        yield op.instead(END_LEFT, partial(without_end, at), which=which)
+
+
+def without_end(at: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Compute the function, with its first operand at one position along axis 1."""
+    y = function(*args, **kwargs).clone()
+    y[:, at] = args[0][:, at]
+    return y
 
 
 def repeats(op: Op) -> Iterator[Proposal]:

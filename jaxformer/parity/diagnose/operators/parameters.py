@@ -1,5 +1,6 @@
 """Mutations of settings and tensors of modules: in all layers that are alike at once, then in one of them."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -25,7 +26,7 @@ from jaxformer.parity.diagnose.mutation import (
     words_of,
 )
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.trace.call_sites import below, last
+from jaxformer.parity.trace.call_sites import below, join, last
 
 LEFT_OUT = Change("parameters.left_out", "leaves it out", "uses {0}", cost=DELETES)
 TIED = Change("parameters.tied", "uses {1} in its place", "uses {0}", reroutes=True)
@@ -103,6 +104,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     """Mutations of the module and of those inside it that jax does not call: tensors left out or tied, then other settings."""
     yield from in_every_layer(replay, left_out)
     yield from tied(replay.module)
+    yield from in_every_layer(replay, twins)
     yield from in_every_layer(replay, partial(settings, replay, {}))
 
 
@@ -193,6 +195,14 @@ def tied(module: Any) -> Iterator[Proposal]:
     for same in grouped(matrices, lambda each: tuple(each[1].shape)).values():
         for (path, tensor), (other, its) in permutations(same, 2) if len(same) <= MOST_ALIKE else ():
             yield propose(TIED, (path, other), partial(held, tensor, its))
+
+
+def twins(module: Any, name: str) -> Iterator[Proposal]:
+    """Mutations that use a vector in place of another one whose name has another number, as `gamma1` and `gamma2`."""
+    vectors = ((path, x) for path, x in module.named_parameters() if x.ndim == 1 and path.count(".") <= 1)
+    for same in grouped(vectors, lambda each: (len(each[1]), re.sub(r"\d+", "", each[0]))).values():
+        for (path, tensor), (other, its) in permutations(same, 2) if len(same) <= MOST_ALIKE else ():
+            yield propose(TIED, (join(name, path), join(name, other)), partial(held, tensor, its))
 
 
 def settings(replay: Replay, first: dict[int, str], module: Any, name: str) -> Iterator[Proposal]:
