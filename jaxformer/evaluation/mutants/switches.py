@@ -56,16 +56,6 @@ def output_norm_behind_the_sum(original: Callable[..., Array]) -> Callable[..., 
     return lambda self, norm, output_norm, x, y, key: output_norm(original(self, norm, None, x, y, key))
 
 
-def reads_unnormed(original: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """Let the feed-forward layer of a shared norm read the states without it."""
-
-    def attend(self: Any, x: Array, *more: Any) -> tuple[Any, ...]:
-        summed, _, cache = original(self, x, *more)
-        return summed, x, cache
-
-    return attend
-
-
 def without_sinks(original: Callable[..., Array]) -> Callable[..., Array]:
     """Take the softmax over the keys alone, without sinks."""
     return lambda self, scores, mask: attention.masked_softmax(scores, mask)
@@ -193,7 +183,13 @@ BIASES = [
         r"encoder\.relative_bias",
         "parameters.choice was=False other=True at=*causal",
     ),
-    Mutant("a decoder's buckets for both sides", buckets(lambda f, away, both: f(away, True)), "t5", r"decoder\.relative_bias"),
+    Mutant(
+        "a decoder's buckets for both sides",
+        buckets(lambda f, away, both: f(away, True)),
+        "t5",
+        r"decoder\.relative_bias",
+        "parameters.choice was=True other=False at=*causal",
+    ),
     Mutant(
         "farthest distance 128 for 40",
         config(relative_distance=128),
@@ -224,8 +220,15 @@ BIASES = [
         weights(first_table),
         "modern",
         r"parts\.1\.blocks\.1\.relative_bias",
+        "layers.shared whose=first length=2",
     ),
-    Mutant("slopes as if heads were a power of two", instead(positions, alibi_slopes=evenly_spread), "slopes", "relative_bias"),
+    Mutant(
+        "slopes as if heads were a power of two",
+        instead(positions, alibi_slopes=evenly_spread),
+        "slopes",
+        "relative_bias",
+        "tables.made 'numbers=0.009843, 0.3969, *' own=*",
+    ),
 ]
 
 BLOCKS = [
@@ -263,38 +266,4 @@ BLOCKS = [
     Mutant("bias after narrow embeddings dropped", reads_as(0.0, "project.bias"), "slopes", "project", NO_BIAS),
 ]
 
-DECODERS = [
-    Mutant(
-        "rotary positions in every layer",
-        config(rotary_pattern=None),
-        "cohere",
-        r"blocks\.1\.attention",
-        "rotary_heads.added base=10000 layout=neighbours",
-    ),
-    Mutant("queries, keys, values not clamped", config(clip_qkv=None), "cohere", "attention", "operations.left_out at=*clip*"),
-    Mutant("factor of sub-layers missing", config(residual_multiplier=1.0), "cohere"),
-    Mutant("factor of embeddings missing", config(embedding_multiplier=1.0), "cohere", "embed", "sum.factors 'token=3, 1'"),
-    Mutant(
-        "sqrt(2 / pi) not rounded",
-        config(activation="gelu_tanh"),
-        "cohere",
-        "feed_forward",
-        "arguments.number was=0.7979 value=0.7979 at=1 'at=*0.79788456 * (x + 0.044715*'",
-    ),
-    Mutant("the feed-forward layer without the shared norm", patch(blocks.Block, _attend=reads_unnormed), "cohere"),
-    Mutant("norm behind a sub-layer missing", patch(blocks.Block, _after=no_output_norm), "olmo"),
-    Mutant(
-        "relu not squared",
-        config(activation="relu"),
-        "olmo",
-        "feed_forward",
-        choice("activation", "activation=squared relu, relu"),
-    ),
-    Mutant("long texts by the short factors", config(rotary_original_context=4096), "olmo", "attention"),
-    Mutant("rotated forwards", config(rotary_reversed=False), "nanochat", "attention"),
-    Mutant("queries and keys normed before their rotation", config(qk_norm_after_rotary=False), "heads", "attention"),
-    Mutant("RMSNorm of queries and keys for LayerNorm", config(qk_norm_kind="rms"), "heads", "query_norm|key_norm"),
-    Mutant("a base that does not grow", config(rotary_original_context=4096), "growing", "attention"),
-]
-
-MUTANTS = (*ROTARY, *WINDOWS, *LOGITS, *BIASES, *BLOCKS, *DECODERS)
+MUTANTS = (*ROTARY, *WINDOWS, *LOGITS, *BIASES, *BLOCKS)
