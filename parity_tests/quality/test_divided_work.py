@@ -269,3 +269,34 @@ def test_what_torch_gives_and_nothing_reads_is_none_of_jaxs():
     theirs, ours = excite(TorchPairs(), seed=1), jax.eval_shape(Pairs)
     report = compare(theirs, ours, (x,), rules=RULES, call_torch=lambda m, x: m(x)["scores"], tier="A", checks=CHECKS)
     assert report.status == "equal", str(report)
+
+
+class TorchCounting(torch.nn.Embedding):
+    """It counts positions itself, as BART's does: two rows are kept for other things."""
+
+    def forward(self, ids):
+        return super().forward(torch.arange(LENGTH) + 2)
+
+
+class TorchPlaces(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.places, self.out = TorchCounting(LENGTH + 2, WIDTH), torch.nn.Linear(WIDTH, OUT)
+
+    def forward(self, ids):
+        return self.out(self.places(ids) * (ids[..., None] + 1.0))
+
+
+class Places(nnx.Module):
+    def __init__(self, first):
+        self.places, self.out = nnx.Embed(LENGTH + 2, WIDTH, rngs=nnx.Rngs(0)), nnx.Linear(WIDTH, OUT, rngs=nnx.Rngs(0))
+        self.first = first
+
+    def __call__(self, ids):
+        return self.out(self.places(jnp.arange(LENGTH) + self.first) * (ids[..., None] + 1.0))
+
+
+@pytest.mark.parametrize(("first", "told"), [(2, {}), (0, {"places": "jax looks up rows 2 lower than torch's"})])
+def test_rows_that_are_counted_elsewhere(first, told):
+    report = compare(excite(TorchPlaces(), seed=1), Places(first), (X,), rules=RULES, checks=CHECKS, tier="A")
+    assert {module.name: module.cause.partition(":")[0] for module in report.diverging} == told, str(report)

@@ -193,6 +193,10 @@ class Blame:
                 first.setdefault(codes[site], site)
         for code in dict.fromkeys(codes.values()):
             self._take_what_serves_most([site for site, other in codes.items() if other == code])
+        for site, (mismatch, *others) in wrong:
+            child = mismatch.child if mismatch.torch.dtype.kind in "iu" and not others else None
+            if child and not self.causes[site] and self.causes.get(child):  # each side counts rows in other code
+                self.behind[site] = child
 
     def _explain(self, site: Site, mismatches: list[Mismatch], *, near: bool) -> None:
         """Search for the cause of a call's difference; an output that changes from run to run has no cause in torch's code."""
