@@ -275,7 +275,7 @@ class TorchCounting(torch.nn.Embedding):
     """It counts positions itself, as BART's does: two rows are kept for other things."""
 
     def forward(self, ids):
-        return super().forward(torch.arange(LENGTH) + 2)
+        return super().forward((torch.arange(LENGTH) + 2).expand(ids.shape))
 
 
 class TorchPlaces(torch.nn.Module):
@@ -293,7 +293,8 @@ class Places(nnx.Module):
         self.first = first
 
     def __call__(self, ids):
-        return self.out(self.places(jnp.arange(LENGTH) + self.first) * (ids[..., None] + 1.0))
+        rows = jnp.broadcast_to(jnp.arange(LENGTH) + self.first, ids.shape)
+        return self.out(self.places(rows) * (ids[..., None] + 1.0))
 
 
 @pytest.mark.parametrize(("first", "told"), [(2, {}), (0, {"places": "jax looks up rows 2 lower than torch's"})])
