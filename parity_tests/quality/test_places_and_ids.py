@@ -193,3 +193,39 @@ def test_other_ids_have_a_row():
     assert all(other.min() >= 0 and other.max() < 6 for other in found.values())
     assert np.array_equal(found["0 for 2 at the beginning"], [[0, 5, 1], [0, 0, 3]])
     assert "+1" not in found
+
+
+class TorchPositions(torch.nn.Module):
+    """A table of positions, which are counted from 0 in every row; padding stands at the left."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.zeros(9, D))
+
+    def forward(self, x, mask):
+        x = x + self.table[torch.arange(x.shape[1])]
+        return (x.cumsum(1) * mask[..., None]).tanh()
+
+
+COUNTED = {
+    "places": (lambda mask: jnp.arange(mask.shape[1]), "EQUAL"),
+    "seen": (
+        lambda mask: (mask.cumsum(1) - 1).clip(0),
+        "jax looks up rows that count unmasked tokens alone (`cumsum(mask) - 1`)",
+    ),
+    "mask": (lambda mask: mask, "jax looks up rows that are the mask itself, 0 and 1"),
+}
+
+
+@pytest.mark.parametrize("how", COUNTED)
+def test_positions_that_are_looked_up_by_a_mask(how):
+    rows, says = COUNTED[how]
+
+    def call(weights, x, mask):
+        return jnp.tanh((x + weights["table"][rows(mask)]).cumsum(1) * mask[..., None])
+
+    theirs = excite(TorchPositions(), seed=1)
+    weights = {"table": jnp.asarray(theirs.table.detach().numpy())}
+    mask = (np.arange(HIGH * WIDE) >= np.array([[0], [2]])).astype(np.int32)
+    told = {"call_jax": call, "checks": ("weights", "forward", "local"), "tier": "A"}
+    assert says in compare(theirs, weights, (X, mask), **told).verdict

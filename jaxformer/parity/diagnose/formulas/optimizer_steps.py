@@ -46,8 +46,9 @@ def clipped_behind(settings: Settings, course: Course, moves: np.ndarray) -> str
     if settings.clip_norm is None:
         return ""
     choices = step_choices(replace(settings, clip_norm=None), course)
-    own = {what: next(iter(options.values())) for what, options in choices.items()}
-    whole, alone = step(**own), step(**own | {"weight decay": "left out"})
+    own: dict[str, Any] = {what: next(iter(options.values())) for what, options in choices.items()}
+    bare: dict[str, Any] = {**own, "weight decay": "left out"}
+    whole, alone = step(**own), step(**bare)
     for clipped in (whole, alone):
         factor, residual = factor_between(moves - (whole - clipped), clipped)
         if residual <= MULTIPLE and 0 < factor < 1 - MULTIPLE:

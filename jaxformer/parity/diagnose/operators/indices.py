@@ -11,7 +11,7 @@ from jaxformer.parity.diagnose.evidence import replay_of
 from jaxformer.parity.diagnose.functions import MOVES
 from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose, words_of
-from jaxformer.parity.diagnose.operators.positions import other_ids, other_positions, other_targets, worded
+from jaxformer.parity.diagnose.operators.positions import by_masks, other_ids, other_positions, other_targets, steps, worded
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey
@@ -43,6 +43,15 @@ def proposals(op: Op) -> Iterator[Proposal]:
         return
     for way, ids in others:
         yield op.instead(change, with_operand(at, partial(with_ids, ids)), **way.args)
+
+
+def counted(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of positions that are looked up: those of a mask's visible tokens."""
+    for op in replay.operations:
+        if len(op.runs) == 1 and (found := lookup(op)) and steps(ids := ids_of(op.args[found[0]]), ids.ndim - 1):
+            for way, other in by_masks(replay, ids.shape[-1]):
+                if other.min() >= 0 and other.max() < found[1] and ids.ndim <= other.ndim:
+                    yield op.instead(ROWS, with_operand(found[0], partial(with_ids, other)), **way.args)
 
 
 def lookup(op: Op) -> tuple[int, int] | None:

@@ -221,7 +221,7 @@ def valid_tokens(replay: Replay, length: int) -> Iterator[torch.Tensor]:
     """Visible tokens of every mask that hides tokens from all queries: `B T`, True where a token is seen."""
     seen: list[torch.Tensor] = []
     found: list[torch.Tensor] = []
-    for array in (*arrays_in(replay.arguments), *(op.output for op in replay.operations)):
+    for array in (*arrays_in(replay.arguments), *replay.call_inputs, *(op.output for op in replay.operations)):
         for valid in tokens_of(array, length, seen):
             if not valid.all() and valid.any() and not any(torch.equal(valid, other) for other in found):
                 found.append(valid)
