@@ -83,7 +83,7 @@ def test_clipping_behind_the_optimizer(decay):
     says = moved_as(
         wrong, clip_norm=CLIP, torch_optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=decay)
     )
-    assert f"to a norm of {CLIP:g}, before Adam; jax clips what Adam gives, behind it: to {CLIP:g} (residual " in says
+    assert f"torch clips gradients to a norm of {CLIP:g}; jax clips what Adam gives, to that norm (residual " in says
 
 
 def test_what_the_first_step_hardly_shows_is_named_where_it_grows():

@@ -63,7 +63,7 @@ REFUSED = (
     ValueError,
 )
 """Exceptions of an operator on code that it does not know."""
-MOST_RUNS = 4
+MOST_RUNS = 8
 """Largest number of runs of one operation of which each is also mutated alone."""
 OF_EACH = 65
 """Number of mutations per operation, roughly; if the budget is too small for so many, the kinds take turns."""

@@ -15,6 +15,7 @@ from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.mutation import REPEATS, Proposal, grouped
 from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.diagnose.operators import arguments, operations, parameters
+from jaxformer.parity.diagnose.operators import scales as scaling
 from jaxformer.parity.diagnose.operators.training import is_certain
 from jaxformer.parity.diagnose.registry import every, kinds
 from jaxformer.parity.diagnose.replay import Replay
@@ -38,10 +39,13 @@ class Elsewhere(NamedTuple):
 def cross_check(replay: Replay, proposal: Proposal, limit: float) -> Elsewhere:
     """Replay the call to its end with a mutation, and compare every array that jax has too; `limit` is the largest residual.
 
-    A mutated operation is checked on the code of the module that makes the array, since another layer may run the same line and
-    be right. A mutated weight or setting is checked on the whole call, since no other code may read it and be right.
+    A mutated operation that runs several times is checked on the code of the module that makes the array, since another layer
+    may run the same line and be right. One that runs once, a mutated weight or a setting is checked on the whole call, since no
+    other code may read it and be right.
     """
     inside = proposal.edit()
+    runs = {op.place: len(op.runs) for op in replay.listed}
+    own = isinstance(inside, Rewrite) and any(runs.get(place, 0) > 1 for place in inside.altered)
     try:
         before, after = replay.everywhere(), replay.everywhere(inside)
     except Exception:  # any error of the model's code: code after the array may not work with the mutated array
@@ -51,7 +55,7 @@ def cross_check(replay: Replay, proposal: Proposal, limit: float) -> Elsewhere:
         jax = replay.compared[place]
         alike = jax.shape == array.shape and jax.dtype.kind == array.dtype.kind
         anothers = is_anothers(place, replay)
-        if not alike or place == replay.place or place not in after or (anothers and isinstance(inside, Rewrite)):
+        if not alike or place == replay.place or place not in after or (anothers and own):
             continue
         if off(one_number(after[place], jax, inside=True), jax) <= limit:  # masked entries may hold other numbers
             gives |= {place} if off(array, jax) > EXPLAINED else set()
@@ -157,16 +161,19 @@ class Search:
         return found.mutation.change == parameters.SETTING and is_vague(found) and bool((self.jax != self.jax.round()).any())
 
     def _rivals(self, found: list[Candidate]) -> list[Candidate]:
-        """Candidates that leave out an operation, tried where a candidate reads the same tensors in another way; and candidates
-        with another number, tried where a candidate adds an operation."""
+        """Candidates that leave out an operation, tried where a candidate reads the same tensors in another way; with another
+        number, where one adds an operation; and with another epsilon, where one multiplies a result: the input of a norm."""
         changes = {each.mutation.change for each in found}
         read, repeats = parameters.READ in changes, any(each.cost == REPEATS for each in changes)
-        every = self.replay.operations if read or repeats else []
+        scales = scaling.MULTIPLE in changes
+        every = self.replay.operations if read or repeats or scales else []
         left_out = (
             each for op in every for each in operations.omissions(op) if read and each.mutation.change == operations.LEFT_OUT
         )
         numbers = (each for op in every for each in arguments.proposals(op) if repeats and each.free)
-        return [each for proposal in (*left_out, *numbers) if (each := self._tried(proposal, found))]
+        runs = (replace(op, only=only) for op in every for only in ([None] if len(op.runs) == 1 else range(len(op.runs))))
+        epsilons = (each for op in runs for each in arguments.epsilons(op) if scales)
+        return [each for proposal in (*left_out, *numbers, *epsilons) if (each := self._tried(proposal, found))]
 
     def _tried(self, proposal: Proposal, found: list[Candidate]) -> Candidate | None:
         if not (fits := self._fitted(proposal)) or not is_certain(self.replay, fits[0], solved=proposal.free is not None):

@@ -34,7 +34,7 @@ def explain_loss(torch: StepSnapshot, jax: StepSnapshot) -> str:
         return f"jax's loss is {number} times torch's, and so are its gradients" if abs(factor - 1) > EXPLAINED else ""
     added = say(round_number(jax.loss - factor * torch.loss))
     if abs(factor - 1) <= EXPLAINED:
-        return f"jax's loss is torch's plus {added}, with the same gradients"
+        return f"jax's loss is torch's plus {added} in this step, with the same gradients"
     return f"jax's gradients are {number} times torch's; its loss is that many times torch's, plus {added}"
 
 

@@ -19,6 +19,8 @@ SOME = 4096
 """Number of entries that nearly always rule out a wrong combination."""
 MULTIPLE = 1e-6
 """The largest relL2 at which an array counts as a multiple of another one."""
+CLIPPED = 1e-4
+"""Tolerance of the norm of clipped moves: entries whose gradient is rounding are not compared."""
 MOST_NAMED = 3
 
 
@@ -49,14 +51,16 @@ def clipped_behind(settings: Settings, course: Course, moves: np.ndarray) -> str
     own: dict[str, Any] = {what: next(iter(options.values())) for what, options in choices.items()}
     bare: dict[str, Any] = {**own, "weight decay": "left out"}
     whole, alone = step(**own), step(**bare)
-    for clipped in (whole, alone):
+    rate, limit, kind = float(course.rates[0]), settings.clip_norm, settings.kind
+    places = {
+        f"what {kind} gives": (alone, 1.0),
+        f"what {kind} gives, with the decay": (whole, 1.0),
+        f"the moves, times the learning rate and decayed, behind {kind}": (whole, rate),
+    }
+    for what, (clipped, times) in places.items():
         factor, residual = factor_between(moves - (whole - clipped), clipped)
-        if residual <= MULTIPLE and 0 < factor < 1 - MULTIPLE:
-            norm = factor * float(np.linalg.norm(clipped))
-            return (
-                f"torch clips gradients to a norm of {settings.clip_norm:g}, before {settings.kind}; jax clips what "
-                f"{settings.kind} gives, behind it: to {norm:.6g} (residual {residual:.0e})"
-            )
+        if residual <= MULTIPLE and abs(factor * times * float(np.linalg.norm(clipped)) / limit - 1) <= CLIPPED:
+            return f"torch clips gradients to a norm of {limit:g}; jax clips {what}, to that norm (residual {residual:.0e})"
     return ""
 
 
