@@ -8,6 +8,7 @@ import pytest
 import torch
 from flax import nnx
 
+import jaxformer as jf
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import noise, usually
@@ -128,3 +129,37 @@ def test_a_class_token_without_a_position_and_one_scale_for_two(bug):
     weights = {name: jnp.asarray(array.numpy()) for name, array in theirs.state_dict().items()}
     how = {"call_jax": call, "checks": ("weights", "forward", "local"), "tier": "A"}
     assert OF_TOKENS[bug] in compare(theirs, weights, (noise(B, T, D, seed=3),), **how).verdict
+
+
+class Routed(torch.nn.Module):
+    """One function divides by the root mean square in four places; what the router reads goes on too."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.router, self.last = torch.nn.Linear(D, D), torch.nn.Linear(D, S), torch.nn.Linear(D, H)
+
+    def forward(self, x):
+        y = unit(x) + self.first(unit(x)).tanh()
+        return self.last(unit(y)) * self.router(unit(y)).softmax(-1).sum(1, keepdim=True)[..., :1]
+
+
+def unit(x, epsilon=1e-6):
+    return x / (x**2).mean(-1, keepdims=True).__add__(epsilon) ** 0.5
+
+
+@pytest.mark.parametrize(("epsilon", "says"), [(1e-6, "EQUAL"), (1e-5, "jax has 1e-05 = 1/100000 for 1e-06 there")])
+def test_an_epsilon_in_one_of_several_places_is_no_factor(epsilon, says):
+    def call(p, x):
+        def linear(name, x):
+            return jf.tap(name, x @ p[f"{name}.weight"].T + p[f"{name}.bias"])
+
+        y = unit(x) + jnp.tanh(linear("first", unit(x)))
+        last = linear("last", unit(y))
+        return last * jax.nn.softmax(linear("router", unit(y, epsilon)), -1).sum(1, keepdims=True)[..., :1]
+
+    theirs = excite(Routed(), seed=1)
+    weights = {name: jnp.asarray(array.numpy()) for name, array in theirs.state_dict().items()}
+    how = {"call_jax": call, "checks": ("weights", "forward", "local"), "tier": "A"}
+    verdict = compare(theirs, weights, (noise(B, T, D, seed=3),), **how).verdict
+    assert says in verdict
+    assert "multiplies" not in verdict

@@ -44,18 +44,17 @@ def cross_check(replay: Replay, proposal: Proposal, limit: float) -> Elsewhere:
     other code may read it and be right.
     """
     inside = proposal.edit()
-    runs = {op.place: len(op.runs) for op in replay.listed}
-    own = isinstance(inside, Rewrite) and any(runs.get(place, 0) > 1 for place in inside.altered)
     try:
         before, after = replay.everywhere(), replay.everywhere(inside)
     except Exception:  # any error of the model's code: code after the array may not work with the mutated array
         return Elsewhere(frozenset({replay.place}), False)
     gives, contradicts = {replay.place}, False
+    often = isinstance(inside, Rewrite) and any(count > 1 for count in inside.runs.values())
     for place, array in before.items():
         jax = replay.compared[place]
         alike = jax.shape == array.shape and jax.dtype.kind == array.dtype.kind
         anothers = is_anothers(place, replay)
-        if not alike or place == replay.place or place not in after or (anothers and own):
+        if not alike or place == replay.place or place not in after or (anothers and often):
             continue
         if off(one_number(after[place], jax, inside=True), jax) <= limit:  # masked entries may hold other numbers
             gives |= {place} if off(array, jax) > EXPLAINED else set()
