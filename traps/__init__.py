@@ -30,6 +30,5 @@ UNNAMED = (
     "attention.end_id",
     "arrays.layer_order",
     "training.zero_gradient",
-    "training.detach",
 )
 """Traps of which the report names the place, and not the cause."""
