@@ -29,6 +29,5 @@ UNNAMED = (
     "attention.soft_cap",
     "attention.end_id",
     "arrays.layer_order",
-    "training.zero_gradient",
 )
 """Traps of which the report names the place, and not the cause."""
