@@ -70,7 +70,7 @@ def test_twins_are_equal_module_by_module(sides, name):
 
 
 def test_arrays_that_wait_on_disk_give_the_same_report(sides, monkeypatch):
-    """As those of a large model do. The control: the first gradient read back is another one."""
+    """As those of a large model do. The control: what is read back is another array."""
     monkeypatch.setattr(on_disk, "LARGE", 0)
     checks = ("weights", "forward", "local", "gradients")
     assert report_of(sides, checks=checks).status == "equal"

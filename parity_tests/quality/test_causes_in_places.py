@@ -125,10 +125,10 @@ def test_a_class_token_without_a_position_and_one_scale_for_two(bug):
         x = x + p["gamma1"] * jnp.tanh(jnp.roll(x, 1, 1))
         return x + p["gamma1" if bug == "scale" else "gamma2"] * jnp.sin(x[:, ::-1])
 
-    theirs = excite(Tokens(), seed=1)
-    weights = {name: jnp.asarray(array.numpy()) for name, array in theirs.state_dict().items()}
+    torch_model = excite(Tokens(), seed=1)
+    weights = {name: jnp.asarray(array.numpy()) for name, array in torch_model.state_dict().items()}
     how = {"call_jax": call, "checks": ("weights", "forward", "local"), "tier": "A"}
-    assert OF_TOKENS[bug] in compare(theirs, weights, (noise(B, T, D, seed=3),), **how).verdict
+    assert OF_TOKENS[bug] in compare(torch_model, weights, (noise(B, T, D, seed=3),), **how).verdict
 
 
 class Routed(torch.nn.Module):
@@ -157,9 +157,9 @@ def test_an_epsilon_in_one_of_several_places_is_no_factor(epsilon, says):
         last = linear("last", unit(y))
         return last * jax.nn.softmax(linear("router", unit(y, epsilon)), -1).sum(1, keepdims=True)[..., :1]
 
-    theirs = excite(Routed(), seed=1)
-    weights = {name: jnp.asarray(array.numpy()) for name, array in theirs.state_dict().items()}
+    torch_model = excite(Routed(), seed=1)
+    weights = {name: jnp.asarray(array.numpy()) for name, array in torch_model.state_dict().items()}
     how = {"call_jax": call, "checks": ("weights", "forward", "local"), "tier": "A"}
-    verdict = compare(theirs, weights, (noise(B, T, D, seed=3),), **how).verdict
+    verdict = compare(torch_model, weights, (noise(B, T, D, seed=3),), **how).verdict
     assert says in verdict
     assert "multiplies" not in verdict

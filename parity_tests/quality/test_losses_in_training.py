@@ -179,3 +179,12 @@ def test_a_gradient_that_stops_in_the_code_of_a_loss(stop):
     says = compared(balanced, of_jax).says
     told = "torch computes `p.mean((0, 1))`" in says and "jax stops its gradient" in says
     assert told == (stop is jax.lax.stop_gradient), says
+
+
+def test_a_number_that_is_added_is_told_of_this_step():
+    """It has no gradient, and another batch may have another one."""
+
+    def of_jax(p, ids, targets):
+        return mean(*jax_losses(p, ids, targets)) + 0.25
+
+    assert "jax's loss is torch's plus 0.25 in this step, with the same gradients" in compared(torch_loss, of_jax).says

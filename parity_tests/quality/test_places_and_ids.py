@@ -224,8 +224,8 @@ def test_positions_that_are_looked_up_by_a_mask(how):
     def call(weights, x, mask):
         return jnp.tanh((x + weights["table"][rows(mask)]).cumsum(1) * mask[..., None])
 
-    theirs = excite(TorchPositions(), seed=1)
-    weights = {"table": jnp.asarray(theirs.table.detach().numpy())}
+    torch_model = excite(TorchPositions(), seed=1)
+    weights = {"table": jnp.asarray(torch_model.table.detach().numpy())}
     mask = (np.arange(HIGH * WIDE) >= np.array([[0], [2]])).astype(np.int32)
     told = {"call_jax": call, "checks": ("weights", "forward", "local"), "tier": "A"}
-    assert says in compare(theirs, weights, (X, mask), **told).verdict
+    assert says in compare(torch_model, weights, (X, mask), **told).verdict

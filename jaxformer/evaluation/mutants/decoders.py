@@ -29,7 +29,13 @@ MUTANTS = [
         r"blocks\.1\.attention",
         "rotary_heads.added base=10000 layout=neighbours",
     ),
-    Mutant("queries, keys, values not clamped", config(clip_qkv=None), "cohere", "attention", "operations.left_out at=*clip*"),
+    Mutant(
+        "queries, keys and values not clamped",
+        config(clip_qkv=None),
+        "cohere",
+        "attention",
+        "operations.left_out at=*clamp(-self.clip*",
+    ),
     Mutant("factor of sub-layers missing", config(residual_multiplier=1.0), "cohere"),
     Mutant("factor of embeddings missing", config(embedding_multiplier=1.0), "cohere", "embed", "sum.factors 'token=3, 1'"),
     Mutant(

@@ -152,7 +152,7 @@ WINDOWS = [
         "a window on one side",
         patch(attention, window_mask=past_alone),
         "t5",
-        r"encoder\..*\.attention",
+        r"encoder\.blocks\.\d\.attention",
         "masks.made how=causal",
     ),
 ]

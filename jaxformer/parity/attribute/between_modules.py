@@ -3,7 +3,6 @@ module shows. The backward pass of torch's whole call is searched for a gradient
 
 from dataclasses import replace
 
-from jaxformer.parity.attribute.blame import wrong_gradients
 from jaxformer.parity.diagnose.explainers import diagnosed
 from jaxformer.parity.numerics.metrics import error, over
 from jaxformer.parity.report.data import Module
@@ -15,10 +14,10 @@ WHAT = "gradients of all weights"
 
 
 def with_code_between(traced: Traced, rows: list[Module]) -> list[Module]:
-    """Return the table's rows. If gradients alone differ, without a cause, the call alone diverges where its code has a cause
-    for the gradients of all weights."""
+    """Return the rows of a table in which gradients differ. If values do not, and no row has a cause, the call alone diverges
+    where its code has a cause for the gradients of all weights."""
     told = any(row.diverging and (row.cause or over(row.local, "activation")) for row in rows)
-    if told or traced.reference.source is None or not wrong_gradients(traced)[1]:
+    if told or traced.reference.source is None:
         return rows
     from jaxformer.parity.diagnose.backward import Backward, explain_stopped, flat
 

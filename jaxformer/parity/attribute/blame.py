@@ -13,6 +13,7 @@ from itertools import zip_longest
 import numpy as np
 
 from jaxformer.errors import ParityError
+from jaxformer.parity.attribute.between_modules import with_code_between
 from jaxformer.parity.attribute.notes import drawn, unset, unsteady
 from jaxformer.parity.attribute.other_shapes import code_of, with_other_shapes
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis, sentence
@@ -36,7 +37,7 @@ def resolved(traced: Traced, rows: list[Module]) -> list[Module]:
     if any(jax.shape != torch.shape for jax, torch in pairs) or any(over(row.propagated, "activation") for row in rows):
         return with_other_shapes(traced, rows)
     if wrong_gradients(traced)[1]:
-        return rows
+        return with_code_between(traced, rows)
     if len(traced.reference.outputs) > 1 and traced.normal_run.weights is not None:  # each sends back a part of the sum
         rows = [replace(row, gradient=None, local_gradient=None) for row in rows]
     if any(row.gradient is not None and over(row.gradient, "gradient") for row in rows):

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_jax
-from jaxformer.parity.attribute.between_modules import with_code_between
 from jaxformer.parity.attribute.blame import resolved, with_trained_padding
 from jaxformer.parity.attribute.divided_work import with_open_borders, with_scale_behind_a_tap
 from jaxformer.parity.attribute.module_table import table
@@ -139,7 +138,7 @@ class Comparison:
     @cached_property
     def rows(self) -> list[Module]:
         """Table of modules."""
-        rows = with_code_between(self.traced, without_later(resolved(self.traced, table(self.traced)), self.traced))
+        rows = without_later(resolved(self.traced, table(self.traced)), self.traced)
         return rows if self.trains or self.in_training else without_padding(rows, self.traced)
 
     @cached_property

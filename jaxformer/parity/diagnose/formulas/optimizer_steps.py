@@ -44,22 +44,23 @@ def explain_step(settings: Settings, course: Course, moves: tuple[np.ndarray, np
 
 
 def clipped_behind(settings: Settings, course: Course, moves: np.ndarray) -> str:
-    """Describe jax's moves where they are clipped in place of the gradients, before weight decay or after it; '' where not."""
+    """Describe jax's moves where they are clipped in place of the gradients: before weight decay, after it, or after the
+    learning rate too; '' where they are not."""
     if settings.clip_norm is None:
         return ""
     choices = step_choices(replace(settings, clip_norm=None), course)
     own: dict[str, Any] = {what: next(iter(options.values())) for what, options in choices.items()}
     bare: dict[str, Any] = {**own, "weight decay": "left out"}
     whole, alone = step(**own), step(**bare)
-    rate, limit, kind = float(course.rates[0]), settings.clip_norm, settings.kind
+    limit, kind = settings.clip_norm, settings.kind
     places = {
-        f"what {kind} gives": (alone, 1.0),
-        f"what {kind} gives, with the decay": (whole, 1.0),
-        f"the moves, times the learning rate and decayed, behind {kind}": (whole, rate),
+        f"what {kind} gives": (alone, alone),
+        f"what {kind} gives, with the decay": (whole, whole),
+        f"the moves, times the learning rate and decayed, behind {kind}": (whole, course.rates * whole),
     }
-    for what, (clipped, times) in places.items():
+    for what, (clipped, array) in places.items():
         factor, residual = factor_between(moves - (whole - clipped), clipped)
-        if residual <= MULTIPLE and abs(factor * times * float(np.linalg.norm(clipped)) / limit - 1) <= CLIPPED:
+        if residual <= MULTIPLE and abs(factor * float(np.linalg.norm(array)) / limit - 1) <= CLIPPED:
             return f"torch clips gradients to a norm of {limit:g}; jax clips {what}, to that norm (residual {residual:.0e})"
     return ""
 
