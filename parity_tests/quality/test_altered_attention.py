@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.diagnose.operators.rotary_rates import plain_rates, smoothings
+from jaxformer.parity.diagnose.rotary_rates import plain_rates, smoothings
 from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import usually
 

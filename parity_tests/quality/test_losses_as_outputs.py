@@ -107,8 +107,8 @@ def weighted_loss(by: str, *, weights: Any = WEIGHTS) -> Callable[..., Any]:
 CAUSES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "ignored targets counted": ({}, {"over": "all"}, "jax divides by all 12 targets, torch by the 9 that are not -100"),
     "rows first": ({}, {"over": "rows"}, "jax takes the mean of each of 3 rows first"),
-    "by rows": ({}, {"over": "batch"}, "jax divides by the number of rows, 3"),
-    "a sum": ({}, {"over": "none"}, "jax sums over the targets"),
+    "by rows": ({}, {"over": "batch"}, "jax divides the sum by the number of rows, 3"),
+    "a sum": ({}, {"over": "none"}, "jax takes the sum, without a mean"),
     "no smoothing": (SMOOTH, {}, "jax does not smooth labels"),
     "more smoothing": (SMOOTH, {"smoothing": 0.2}, "jax smooths labels by 0.2, torch by 0.1"),
     "over the others": (SMOOTH, {"smoothing": 0.1, "others": True}, "jax shares 0.1 among the other classes alone"),
@@ -152,7 +152,7 @@ def test_probabilities_as_targets_are_not_ids(theirs):
         return -(wanted * WEIGHTS * jax.nn.log_softmax(logits)).sum() / B
 
     cause = report_of(theirs, {}, {}, call_torch=call_torch, call_jax=call_jax).diverging[0].cause
-    assert "jax divides by the number of rows, 3 (residual" in cause, cause
+    assert "jax divides the sum by the number of rows, 3 (residual" in cause, cause
 
 
 @pytest.mark.parametrize("case", usually(CAUSES, "a sum", "no smoothing", "a z-loss", "rows first"))

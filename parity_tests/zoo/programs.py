@@ -182,6 +182,25 @@ class Loss(nn.Module):
         return F.cross_entropy(self.head(x).flatten(0, 1), targets.flatten(), label_smoothing=0.1)
 
 
+class Policy(nn.Module):
+    """A clipped policy loss whose three terms are means by a mask, and a fourth one without."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.value = nn.Linear(D, V), nn.Linear(D, 1)
+
+    def forward(self, x, ids, mask):
+        def mean(each):
+            return (each * mask).sum() / (mask.sum() + 1e-6)
+
+        log_p, value = self.head(x).log_softmax(-1), self.value(x)[..., 0]
+        ratio = (log_p.gather(-1, ids[..., None])[..., 0] + 3).exp()
+        gain = torch.min(ratio, ratio.clamp(1 - 0.2, 1 + 0.2))
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        errors = (value - 0.3).square()[mask.bool()].mean()
+        return -mean(gain) + 0.5 * errors - 0.01 * mean(entropy) + F.mse_loss(self.head(x), x[..., :1].expand(B, T, V))
+
+
 class Windows(nn.Module):
     """Windows of a picture that is rolled, as Swin's, and patches."""
 
@@ -243,6 +262,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], tuple[np.ndarray, ...]]] = {
     "recurrent": (Recurrent, (X,)),
     "experts": (Experts, (X,)),
     "loss": (Loss, (X, IDS)),
+    "policy": (Policy, (X, IDS, np.arange(T) < np.array([[4], [6]]))),
     "windows": (Windows, (PICTURE,)),
     "ordered": (Ordered, (X, IDS)),
     "waves": (Waves, (X, noise(B, seed=4))),

@@ -9,8 +9,8 @@ import torch
 
 from jaxformer.parity.diagnose.computes import Compute
 from jaxformer.parity.diagnose.mutation import Edit
-from jaxformer.parity.diagnose.operators.weighing import Scores, Weigh, fused_attention, masked_by, masked_in_fused, unmasked
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
+from jaxformer.parity.diagnose.weighing import Scores, Weigh, fused_attention, masked_by, masked_in_fused, unmasked
 from jaxformer.parity.numerics.float_masks import MASKED
 
 FUSED = "scaled_dot_product_attention"

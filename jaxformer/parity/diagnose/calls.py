@@ -18,6 +18,7 @@ NAMES |= {
     **{f"avg_pool{n}d": ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad") for n in (1, 2, 3)},
     **{f"adaptive_{kind}_pool{n}d": ("input", "output_size") for kind in ("avg", "max") for n in (1, 2, 3)},
     "linear": ("input", "weight", "bias"),
+    **dict.fromkeys(("clamp", "clip"), ("input", "min", "max")),
 }
 """Names of the arguments of functions that are written in C++, or whose Python signature is `*args, **kwargs`."""
 

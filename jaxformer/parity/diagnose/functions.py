@@ -77,6 +77,8 @@ OTHERWISE = {
     "truediv": ("product",),
     "maximum": ("smaller",),
     "minimum": ("larger",),
+    "max": ("smaller",),
+    "min": ("larger",),
     "and": ("either",),
     "logical_and": ("either",),
     "or": ("both",),
@@ -100,7 +102,7 @@ OTHER_WITH_NUMBERS = {
 }
 """Operations of a tensor and a number, and those of `WITH_NUMBERS` that may replace each."""
 COMPARING = {"lt", "le", "gt", "ge"}
-CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "any": "all", "all": "any"}
+CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "any": "all", "all": "any", "abs": "square", "square": "abs"}
 REDUCTIONS = ("mean", "sum", "amax", "amin")
 VARIANCES = ("var", "std", "var_mean", "std_mean")
 NORMALIZED = ("layer_norm", "rms_norm")

@@ -20,11 +20,14 @@ from jaxformer.parity.diagnose.operators import (
     axes,
     clamped,
     convolutions,
+    dropout,
     exchange,
     head_norms,
     indices,
     loops,
+    losses,
     masks,
+    means,
     operations,
     packing,
     pairs,
@@ -39,7 +42,6 @@ from jaxformer.parity.diagnose.operators import (
     row_lengths,
     scales,
     tables,
-    training,
     wiring,
 )
 from jaxformer.parity.diagnose.replay import Replay
@@ -120,8 +122,8 @@ class Registry:
     def kinds(self, runs: float) -> tuple[Kind, ...]:
         """Return the kinds in their order."""
         first = (
-            (self.of(training.losses, indices.targets), 1),
-            (self.of(training.dropouts), 1),
+            (self.of(losses.proposals, means.proposals, indices.targets), 1),
+            (self.of(dropout.proposals), 1),
             (self.of(parameters.constants), 1),
             (self.of(exchange.lists_of_layers, exchange.twins), 1),
         )

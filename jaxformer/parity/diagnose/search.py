@@ -16,7 +16,7 @@ from jaxformer.parity.diagnose.mutation import REPEATS, Proposal, grouped
 from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.diagnose.operators import arguments, operations, parameters
 from jaxformer.parity.diagnose.operators import scales as scaling
-from jaxformer.parity.diagnose.operators.training import is_certain
+from jaxformer.parity.diagnose.operators.losses import is_certain
 from jaxformer.parity.diagnose.registry import every, kinds
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import off, solved

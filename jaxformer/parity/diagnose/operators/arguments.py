@@ -4,12 +4,13 @@ one; the number that a tensor is compared with."""
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import torch
 
-from jaxformer.parity.diagnose.calls import names_of
-from jaxformer.parity.diagnose.computes import with_argument, with_operand
+from jaxformer.parity.diagnose.calls import named, names_of
+from jaxformer.parity.diagnose.computes import Compute, with_argument, with_operand
 from jaxformer.parity.diagnose.functions import COMPARING, WINDOWED, is_real
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, grouped, propose
 from jaxformer.parity.diagnose.numbers_and_orders import BASES, ORDINALS
@@ -19,6 +20,7 @@ SMALL = 0.01
 """Numbers below this are taken for epsilons."""
 MOST: dict[str, int] = {"topk": 32} | dict.fromkeys(WINDOWED, 8)
 """Functions -> the largest integers that are tried: of entries that are chosen; of windows, strides, pads and dilations."""
+CLIPS = ("clamp", "clip")
 OF_AXES = ("kernel_size", "stride", "padding", "dilation")
 """Arguments that are one integer for all axes, or one for each."""
 BESIDE = (0.99, 1.01)
@@ -28,11 +30,13 @@ NAMED = "has {name} {value} for {was:.9g} there"
 OTHER = Change(
     "arguments.other", lambda args: "has {name} {other} for {was}" if "name" in args else "has {other} for {was} there"
 )
+WITHIN = Change("arguments.within", "limits it to {middle:g} +- {value}", "limits {0} to {middle:g} +- {was:g}")
 WITHOUT = Change("arguments.without", {"bias": "does so without the bias", "tensor": "does so without {at}"})
 
 
 def proposals(op: Op) -> Iterator[Proposal]:
     """Mutations of each argument: another number, switch, size or slice, or a tensor left out."""
+    yield from bounds(op)
     for at, was in [*enumerate(op.args), *op.kwargs.items()]:
         if isinstance(was, float) and op.name in COMPARING:
             continue  # `thresholds` solves for it, by the values of the tensor
@@ -49,6 +53,20 @@ def proposals(op: Op) -> Iterator[Proposal]:
                 yield op.instead(OTHER, with_argument(at, other), near, **said)
     if op.name == "scaled_dot_product_attention" and op.kwargs.get("scale") is None:
         yield number(op, "scale", op.args[0].shape[-1] ** -0.5)
+
+
+def bounds(op: Op) -> Iterator[Proposal]:
+    """Mutation of both bounds of a clip around 0 or 1, as in `ratio.clamp(1 - c, 1 + c)`; `c` is solved for."""
+    given = named(op.function, op.args, op.kwargs) if op.name in CLIPS else {}
+    low, high = given.get("min"), given.get("max")
+    if isinstance(low, float) and isinstance(high, float) and (middle := round((low + high) / 2, 9)) in (0, 1):
+        half = (high - low) / 2
+        yield op.solving(WITHIN, Free(half, sure=True), partial(within, middle), was=half, middle=middle)
+
+
+def within(middle: float, half: float) -> Compute:
+    """Limit the operand to `middle` plus or minus `half`."""
+    return lambda f, a, k, n: f(a[0], middle - half, middle + half)
 
 
 def epsilons(op: Op) -> Iterator[Proposal]:
@@ -116,6 +134,9 @@ GATING = ("sigmoid", "tanh", "softplus", "exp")
 ARITHMETIC = {"add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "rtruediv", "rdiv", "pow", "rpow"}
 """Operations whose integer arguments are numbers to compute with, not axes or sizes."""
 
+SWAPPED = Change(
+    "numbers.swapped", "has {other:g} for {was:g} in {0}, and {was:g} for {other:g} in {1}", "computes {0} and {1}"
+)
 EACH_TIME = Change("numbers.literal", "has {value} for {was:g} there, each time")
 LOGARITHM = Change("numbers.logarithm", "has log({base:g}) for log({was:g})")
 MULTIPLE = Change("numbers.multiple", "multiplies its {ordinal} operand by {value}")
@@ -129,6 +150,11 @@ def literals(ops: Sequence[Op]) -> Iterator[Proposal]:
         op, _, value = those[-1]
         if len({op.place for op, *_ in those}) > 1:
             yield propose(EACH_TIME, op.target, partial(with_literal, those), Free(value, sure=True), was=value)
+    weights = [each for each in numbers_in(ops) if each[0].output.numel() == 1]
+    for (op, at, was), (beside, place, other) in combinations(weights, 2):
+        if was != other and op.place != beside.place:
+            both = {op.place: with_argument(at, other), beside.place: with_argument(place, was)}
+            yield propose(SWAPPED, (op.target, beside.target), partial(Rewrite, both), was=was, other=other)
     for op, at, value in numbers_in(ops):
         was = next((each for each in BASES if math.isclose(abs(value), math.log(each))), None)
         for base in BASES if was else ():

@@ -14,9 +14,9 @@ from jaxformer.parity.diagnose.computes import with_operand
 from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose, words_of
 from jaxformer.parity.diagnose.numbers_and_orders import arranged
-from jaxformer.parity.diagnose.operators.weighing import BY_NUMBER, IN_SMALLER_TYPES, INSTEAD, Weigh, slopes_instead
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, same
+from jaxformer.parity.diagnose.weighing import BY_NUMBER, IN_SMALLER_TYPES, INSTEAD, Weigh, slopes_instead
 
 ARRAYS = {"q": "queries", "k": "keys", "v": "values", "o": "what is gathered"}
 NAMES = tuple(ARRAYS[letter] for letter in "qkv")

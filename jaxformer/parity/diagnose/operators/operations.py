@@ -124,6 +124,8 @@ def replacements(op: Op) -> Iterator[Proposal]:
     yield from activations(op)
     if name in CONTRARY:
         yield op.instead(FUNCTION, of_all(getattr(torch, CONTRARY[name])), function=CONTRARY[name])
+    if name == "pow" and op.args[1:] == (2,):
+        yield op.instead(FUNCTION, of_first(torch.abs), function="abs")
     if sum(isinstance(each, torch.Tensor) for each in op.args[:2]) == 2:
         for how in OTHERWISE.get(name, ()):
             yield op.instead(OF_TWO, of_first(ARITHMETIC[how][1], 2), how=how)

@@ -15,7 +15,6 @@ from jaxformer.parity.diagnose.modules import given_by, name_of
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, propose, together, words_of
 from jaxformer.parity.diagnose.operators.positions import Others, by_masks, other_positions, paired, worded
 from jaxformer.parity.diagnose.operators.rotary_heads import Rotation
-from jaxformer.parity.diagnose.operators.rotary_rates import SMOOTHINGS, based, owned, plain_rates, scaling_of, smoothings
 from jaxformer.parity.diagnose.operators.rotary_tables import (
     LAYOUTS,
     Pair,
@@ -27,6 +26,7 @@ from jaxformer.parity.diagnose.operators.rotary_tables import (
     table_products,
 )
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.rotary_rates import SMOOTHINGS, based, owned, plain_rates, scaling_of, smoothings
 from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
 from jaxformer.parity.trace.call_sites import Site
 

@@ -11,9 +11,9 @@ import torch
 from jaxformer.parity.diagnose.attention_cores import Core, cores
 from jaxformer.parity.diagnose.computes import in_run
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
-from jaxformer.parity.diagnose.operators.rotary_rates import plain_rates
 from jaxformer.parity.diagnose.operators.rotary_tables import LAYOUTS, Rotary, rotary_of
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.rotary_rates import plain_rates
 from jaxformer.parity.diagnose.trace import Rewrite
 
 WIDTH = Change("rotary_heads.width", "rotates {width}", "rotates {own} of the {units} units of a head")

@@ -11,8 +11,8 @@ import torch
 from jaxformer.parity.diagnose.computes import behind
 from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Edit
-from jaxformer.parity.diagnose.operators.rotary_rates import NEAR, plain_rates
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.rotary_rates import NEAR, plain_rates
 from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
 from jaxformer.parity.trace.call_records import arrays_in, replaced
 from jaxformer.parity.trace.call_sites import Site

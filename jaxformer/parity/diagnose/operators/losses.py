@@ -1,0 +1,156 @@
+"""Mutations of loss functions.
+
+A loss is one number, which many mutations give: a candidate has to give jax's gradients too."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.computes import behind, with_named
+from jaxformer.parity.diagnose.mutation import Change, Free, Proposal
+from jaxformer.parity.diagnose.reductions import EACH, Loss, class_axis
+from jaxformer.parity.diagnose.replay import Replay, running
+from jaxformer.parity.diagnose.trace import Op
+from jaxformer.parity.numerics.metrics import NULL_GRADIENT, distance, host, is_null, rms
+from jaxformer.parity.trace.outputs import side_by_side
+
+DIVISORS = {
+    "nothing": "nothing",
+    "targets": "all {n} targets",
+    "counted": "the {count} targets that are not {ignored}",
+    "weights": "the sum of their weights",
+    "counted weights": "the sum of the weights of the {count} that are not {ignored}",
+}
+OWN = DIVISORS | {"targets": "all", "counted": "the {count} that are not {ignored}"}
+DIVIDED = Change(
+    "losses.divisor",
+    {f"{by} for {was}": f"divides by {DIVISORS[by]}, torch by {OWN[was]}" for by in DIVISORS for was in OWN},
+)
+NOT_IGNORED = Change("losses.not_ignored", "takes class {other} for targets of {ignored}, torch ignores them")
+UNWEIGHTED = Change("losses.unweighted", "does not weigh classes")
+UNSMOOTHED = Change("losses.unsmoothed", "does not smooth labels")
+SMOOTHED_OTHERS = Change("losses.smoothed_others", "shares {was:g} among the other classes alone")
+SMOOTHED = Change("losses.smoothing", "smooths labels by {value}, torch by {was:g}")
+Z_LOSS = Change(
+    "losses.z_loss",
+    {
+        "counted": "adds {value} times the mean square of logsumexp (z-loss)",
+        "all": "adds {value} times the mean square of logsumexp (z-loss, of ignored targets too)",
+    },
+)
+EXCHANGED = Change("losses.exchanged", "exchanges the two distributions")
+NEAR = 1e-9
+"""Tolerance (relL2) of gradients that count as equal."""
+
+
+def is_certain(replay: Replay, proposal: Proposal, *, solved: bool) -> bool:
+    """True if a proposal that gives jax's array is certain. Where the array is one number, it has to give jax's gradients too;
+    without gradients, it may have no free parameter that was solved for."""
+    if replay.wanted.size > 1:
+        return True
+    if not replay.jax_gradients:
+        return not solved
+    names = [name for name, parameter in replay.model.named_parameters() if name in replay.jax_gradients]
+    try:
+        found = gradients(replay, proposal, names)
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    pairs = [(host(each), replay.jax_gradients[name]) for name, each in zip(names, found, strict=True)]
+    noise = NULL_GRADIENT * rms(own for _, own in pairs)
+    return all(is_null(each, own, noise) or distance(each, own) <= NEAR for each, own in pairs)
+
+
+def gradients(replay: Replay, proposal: Proposal | None, names: list[str]) -> tuple[Any, ...]:
+    """Compute torch's gradients of the parameters `names`, with a mutation if there is one."""
+    parameters = dict(replay.model.named_parameters())
+    wanted = [parameters[name] for name in names]
+    with running(), torch.enable_grad():
+        for parameter in wanted:
+            parameter.requires_grad_()
+        try:
+            with proposal.edit() if proposal else nullcontext():
+                total = (side_by_side(replay.run_model()) * torch.as_tensor(replay.cotangent)).sum()
+            return torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True)
+        finally:
+            for parameter in wanted:
+                parameter.requires_grad_(False)
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of cross-entropy: other divisors, targets that are not ignored, no class weights, other smoothings of labels, a
+    z-loss."""
+    for op in replay.listed if replay.wanted.size <= 1 else ():
+        if op.function is functional.kl_div:
+            yield op.instead(EXCHANGED, exchanged)
+        if op.function not in (functional.cross_entropy, functional.nll_loss):
+            continue
+        loss = Loss.of(op)
+        if loss.given["size_average"] is not None or loss.given["reduce"] is not None:
+            continue  # deprecated arguments in place of `reduction`
+        if loss.given["reduction"] != "none":
+            yield from divisors(op, loss)
+        for other in (0, classes_of(loss) - 1) if not loss.valid.all() else ():
+            target = torch.where(loss.valid, loss.given["target"], other)
+            yield op.instead(NOT_IGNORED, with_named(target=target), other=other, ignored=loss.given["ignore_index"])
+        if loss.given["weight"] is not None:
+            yield op.instead(UNWEIGHTED, with_named(weight=None))
+        if "label_smoothing" in loss.given:
+            yield from smoothings(op, loss)
+            yield from z_losses(op, loss)
+
+
+def exchanged(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Compute a Kullback-Leibler divergence with its two distributions exchanged."""
+    given = named(function, args, kwargs)
+    log, target = given["input"], given["target"]
+    both = (target, log) if given.get("log_target") else (target.log(), log.exp())
+    return function(**given | dict(zip(("input", "target"), both, strict=True)))
+
+
+def divisors(op: Op, loss: Loss) -> Iterator[Proposal]:
+    """Mutations of the divisor of the summed losses: the number of targets, ignored ones counted or not, or their weights."""
+    n, count, total = loss.valid.numel(), int(loss.valid.sum()), float(loss.shares.sum())
+    valid, weights = ("counted", "counted weights") if count < n else ("targets", "weights")
+    is_weighted = loss.given["weight"] is not None and not loss.given["target"].is_floating_point()
+    those = {"targets": n, valid: count} | ({weights: total} if is_weighted else {})
+    is_mean = loss.given["reduction"] == "mean"
+    was = [*those][-1] if is_mean else "nothing"
+    for by, divisor in those.items():
+        if divisor != (total if is_mean else 1):
+            words = {"how": f"{by} for {was}", "n": n, "count": count, "ignored": loss.given["ignore_index"]}
+            yield op.instead(DIVIDED, behind(lambda losses, by=divisor: losses.sum() / by, EACH), **words)
+
+
+def smoothings(op: Op, loss: Loss) -> Iterator[Proposal]:
+    """Mutations of label smoothing."""
+    smoothing, classes = loss.given["label_smoothing"], classes_of(loss)
+    if smoothing:
+        yield op.instead(UNSMOOTHED, with_named(label_smoothing=0.0))
+        more = with_named(label_smoothing=smoothing * classes / (classes - 1))
+        yield op.instead(SMOOTHED_OTHERS, more, was=smoothing)
+    free = Free(smoothing, sure=True)
+    yield op.solving(SMOOTHED, free, lambda number: with_named(label_smoothing=number), was=smoothing)
+
+
+def z_losses(op: Op, loss: Loss) -> Iterator[Proposal]:
+    """Mutations that add a z-loss, over the targets that are not ignored or over all."""
+    for how, counted in {"counted": loss.valid, "all": torch.ones_like(loss.valid)}.items():
+        if how == "counted" or not loss.valid.all():
+            yield op.solving(Z_LOSS, Free(0.0, sure=True), partial(partial, with_z_loss, counted), how=how)
+
+
+def classes_of(loss: Loss) -> int:
+    """Number of classes."""
+    return loss.given["input"].shape[class_axis(loss.given["input"])]
+
+
+def with_z_loss(counted: Any, weight: float, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Compute the loss plus `weight` times the mean squared logsumexp of the `counted` targets."""
+    logits = named(function, args, kwargs)["input"]
+    squares = torch.logsumexp(logits, class_axis(logits)).square()
+    return function(*args, **kwargs) + weight * (squares * counted).sum() / counted.sum()

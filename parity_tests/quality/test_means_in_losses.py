@@ -1,0 +1,121 @@
+"""A loss of several terms, each a mean by the same mask: what one of them, or all, does otherwise is named."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe import excite
+from parity_tests.support.helpers import noise, usually
+
+pytestmark = pytest.mark.foreign
+
+B, T, D, V = 3, 5, 4, 7
+X, RETURNS, GAINS = noise(B, T, D), noise(B, T, seed=2), noise(B, T, seed=3)
+IDS = np.random.default_rng(1).integers(0, V, (B, T))
+MASK = (np.arange(T) < np.array([[5], [2], [3]])).astype(np.float64)
+
+
+class TorchNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head, self.value = torch.nn.Linear(D, V), torch.nn.Linear(D, 1)
+
+    def forward(self, x):
+        return self.head(x), self.value(x)[..., 0]
+
+
+@pytest.fixture(scope="module")
+def torch_model() -> TorchNet:
+    return excite(TorchNet(), seed=1).eval()
+
+
+def torch_loss(model: TorchNet, x: Any, ids: Any, gains: Any, returns: Any, mask: Any) -> Any:
+    """A clipped policy loss, an error of values, and an entropy."""
+
+    def mean(each: Any) -> Any:
+        return (each * mask).sum() / (mask.sum() + 1e-8)
+
+    logits, values = model(x)
+    log_p = logits.log_softmax(-1)
+    ratio = (log_p.gather(-1, ids[..., None])[..., 0] + 2).exp()
+    policy = torch.max(-gains * ratio, -gains * ratio.clamp(1 - 0.4, 1 + 0.4))
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    errors = (values - returns).square()[mask > 0]
+    return mean(policy) + 0.5 * errors.mean() - 0.1 * mean(entropy) + 0.3 * values.square().mean()
+
+
+def mean_of(x: Any, kept: Any = MASK) -> Any:
+    return (x * kept).sum() / (kept.sum() + 1e-8)
+
+
+def jax_loss(
+    *,
+    policy: Callable[[Any], Any] = mean_of,
+    value: Callable[[Any], Any] = lambda x: (x * MASK).sum() / MASK.sum(),
+    entropy: Callable[[Any], Any] = mean_of,
+    squares: Callable[[Any], Any] = jnp.mean,
+    clip: float = 0.4,
+    larger: Any = jnp.maximum,
+    error: Any = jnp.square,
+    weights: tuple[float, float] = (0.5, 0.3),
+) -> Callable[..., Any]:
+    def call(p: Any, x: Any, ids: Any, gains: Any, returns: Any, mask: Any) -> Any:
+        log_p = jax.nn.log_softmax(x @ p["head.weight"].T + p["head.bias"])
+        values = (x @ p["value.weight"].T + p["value.bias"])[..., 0]
+        ratio = jnp.exp(jnp.take_along_axis(log_p, ids[..., None], -1)[..., 0] + 2)
+        each = larger(-gains * ratio, -gains * jnp.clip(ratio, 1 - clip, 1 + clip))
+        terms = value(error(values - returns)), squares(values**2)
+        return policy(each) - 0.1 * entropy(-(jnp.exp(log_p) * log_p).sum(-1)) + weights[0] * terms[0] + weights[1] * terms[1]
+
+    return call
+
+
+def rows_first(x: Any) -> Any:
+    return ((x * MASK).sum(1) / (MASK.sum(1) + 1e-8)).mean()
+
+
+LATER = np.roll(MASK, 1, 1) * (np.arange(T) > 0)
+EVERY = "the mean of all 15 entries (without the mask)"
+MEAN = "`(each * mask).sum() / (mask.sum() + 1e-8)` (FILE)"
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "one without the mask": ({"value": jnp.mean}, f"errors.mean()` (FILE); jax takes {EVERY}"),
+    "all without the mask": (
+        {"policy": jnp.mean, "entropy": jnp.mean},
+        f"(FILE) in `mean(policy)` and {MEAN} in `mean(entropy)`; jax takes {EVERY}",
+    ),
+    "a mask where torch has none": (
+        {"squares": mean_of},
+        "square().mean()` (FILE); jax takes the mean of the entries that input",
+    ),
+    "divided by all": ({"value": lambda x: (x * MASK).mean()}, "jax divides the sum by the number of all entries, 15"),
+    "a sum": ({"squares": jnp.sum}, "square().mean()` (FILE); jax takes the sum, without a mean"),
+    "rows first": ({"entropy": rows_first}, "in `mean(entropy)`; jax takes the mean of each of 3 rows first, then over rows"),
+    "by rows": ({"policy": lambda x: (x * MASK).sum() / B}, "jax divides the sum by the number of rows, 3"),
+    "the mask later": ({"policy": lambda x: mean_of(x, LATER)}, "with the mask one later, 0 at the beginning of each row"),
+    "without the first": ({"squares": lambda x: x[:, 1:].mean()}, "without the first entry of each of 3 rows"),
+    "the other mask": ({"value": lambda x: mean_of(x, 1 - MASK) * (1 + 1e-8 / 5)}, "of the entries that the mask hides"),
+    "another clip": ({"clip": 0.2}, "to 1 +- 0.4; jax limits it to 1 +- 0.2"),
+    "the smaller": ({"larger": jnp.minimum}, "jax takes the smaller (`minimum`)"),
+    "absolute errors": ({"error": jnp.abs}, "`(values - returns).square()` (FILE); jax has abs there"),
+    "weights exchanged": ({"weights": (0.3, 0.5)}, "jax has 0.3 for 0.5 in "),
+}
+
+
+@pytest.mark.parametrize("case", usually(CASES, "one without the mask", "all without the mask", "rows first", "another clip"))
+def test_what_a_term_does_otherwise_is_named(torch_model, case):
+    otherwise, says = CASES[case]
+    params = {name: parameter.detach().numpy() for name, parameter in torch_model.named_parameters()}
+    inputs = X, IDS, GAINS, RETURNS, MASK
+    given = {"call_torch": torch_loss, "call_jax": jax_loss(**otherwise), "tier": "A", "checks": ("forward", "gradients")}
+    report = compare(torch_model, params, inputs, **given)
+    cause = report.diverging[0].cause
+    lines = re.sub(rf"{re.escape(Path(__file__).name)}:\d+", "FILE", cause)
+    assert says in lines, cause
