@@ -1,10 +1,13 @@
 """Gradients that stop inside of a module whose values are right: torch's own code tells where."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
 import torch
 from flax import nnx
+from torch.nn import functional
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
@@ -18,16 +21,17 @@ STOPPED = jax.lax.stop_gradient
 
 
 class TorchGated(torch.nn.Module):
-    """Its branch is scaled by what it gives itself."""
+    """Its branch is scaled by what it gives itself; it gives vectors of length 1."""
 
     def __init__(self):
         super().__init__()
-        self.inner, self.norm = torch.nn.Linear(D, D), torch.nn.BatchNorm1d(D)
+        self.inner, self.norm, self.outer = torch.nn.Linear(D, D), torch.nn.BatchNorm1d(D), torch.nn.Linear(D, D)
 
     def forward(self, x):
-        y = self.norm(self.inner(x))
+        x = self.inner(x)
+        y = self.norm(x)
         gate = torch.sigmoid(2 * y)
-        return x + y * gate
+        return functional.normalize(x + y * gate + self.outer(x), dim=-1)
 
 
 class Norm(nnx.Module):
@@ -45,30 +49,48 @@ class Norm(nnx.Module):
         return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * self.g[...] + self.b[...]
 
 
+def layers(*torch_layers):
+    found = [nnx.Linear(D, D, rngs=nnx.Rngs(0)) for _ in torch_layers]
+    for layer, its in zip(found, torch_layers, strict=True):
+        layer.kernel[...], layer.bias[...] = jnp.asarray(its.weight.detach().T), jnp.asarray(its.bias.detach())
+    return found
+
+
 class Gated(nnx.Module):
-    def __init__(self, theirs, bug):
-        self.inner, self.norm, self.bug = nnx.Linear(D, D, rngs=nnx.Rngs(0)), Norm(theirs.norm, bug), bug
-        self.inner.kernel[...] = jnp.asarray(theirs.inner.weight.detach().T)
-        self.inner.bias[...] = jnp.asarray(theirs.inner.bias.detach())
+    def __init__(self, torch_model, bug):
+        self.inner, self.outer = layers(torch_model.inner, torch_model.outer)
+        self.norm, self.bug = Norm(torch_model.norm, bug), bug
 
     def __call__(self, x):
-        y = self.norm(self.inner(x))
-        return x + y * jax.nn.sigmoid(2 * (STOPPED(y) if self.bug == "gate" else y))
+        def through(place, x):
+            return STOPPED(x) if self.bug == place else x
+
+        x = self.inner(x)
+        y = self.norm(x)
+        gate = jax.nn.sigmoid(2 * through("gate", y))
+        x = through("residual", x) + y * gate + self.outer(through("outer", x))
+        return x / through("length", jnp.linalg.norm(x, axis=-1, keepdims=True))
+
+
+NORM, SUM = "torch computes `self.norm(x)` (FILE); jax stops the gradient of its", "x + y * gate + self.outer(x)"
 
 
 @pytest.mark.parametrize(
     ("bug", "module", "cause"),
     [
-        ("mean, variance", "norm", "torch computes batch_norm; jax stops the gradient of its mean and variance"),
-        ("variance", "norm", "torch computes batch_norm; jax stops the gradient of its variance"),
-        ("gate", "", "; jax stops its gradient"),
+        ("mean, variance", "norm", f"{NORM} mean and variance"),
+        ("variance", "norm", f"{NORM} variance"),
+        ("gate", "", "`2 * y` (FILE); jax stops its gradient"),
+        ("residual", "", "`x + y * gate` (FILE); jax stops the gradient of its first operand"),
+        ("outer", "", "`self.outer(x)` (FILE); jax stops the gradient of its first operand"),
+        ("length", "", f"`functional.normalize({SUM}, dim=-1)` (FILE); jax stops the gradient of its norm"),
     ],
 )
 def test_where_a_gradient_stops(bug, module, cause):
-    theirs = excite(TorchGated().eval(), seed=1)
-    report = compare(theirs, Gated(theirs, bug), (X,), mode="train", checks=("activation gradients",), tier="A")
+    torch_model = excite(TorchGated().eval(), seed=1)
+    report = compare(torch_model, Gated(torch_model, bug), (X,), mode="train", checks=("activation gradients",), tier="A")
     assert [each.jax for each in report.diverging] == [module], str(report)
-    assert cause in report.diverging[0].cause, str(report)
+    assert cause in re.sub(r"\w+\.py:\d+", "FILE", report.diverging[0].cause), str(report)
 
 
 class TorchSqueezed(torch.nn.Module):
@@ -84,10 +106,8 @@ class TorchSqueezed(torch.nn.Module):
 
 
 class Squeezed(nnx.Module):
-    def __init__(self, theirs):
-        self.inner, self.squeeze = (nnx.Linear(D, D, rngs=nnx.Rngs(0)) for _ in range(2))
-        for mine, its in ((self.inner, theirs.inner), (self.squeeze, theirs.squeeze)):
-            mine.kernel[...], mine.bias[...] = jnp.asarray(its.weight.detach().T), jnp.asarray(its.bias.detach())
+    def __init__(self, torch_model):
+        self.inner, self.squeeze = layers(torch_model.inner, torch_model.squeeze)
 
     def __call__(self, x):
         y = self.inner(x)
@@ -95,7 +115,7 @@ class Squeezed(nnx.Module):
 
 
 def test_a_gradient_that_stops_in_torch_alone_before_a_layer():
-    theirs = excite(TorchSqueezed().eval(), seed=2)
-    report = compare(theirs, Squeezed(theirs), (X,), checks=("activation gradients",), tier="A")
+    torch_model = excite(TorchSqueezed().eval(), seed=2)
+    report = compare(torch_model, Squeezed(torch_model), (X,), checks=("activation gradients",), tier="A")
     (row,) = report.diverging
     assert "; jax does not stop its gradient: `jax.lax.stop_gradient` is missing (" in row.cause, str(report)

@@ -1,5 +1,6 @@
 """Gradients that differ although no module's values do, and without a cause in one module: those of code between taps, which no
-module shows. The backward pass of torch's whole call is searched for a gradient that stops."""
+module shows, and of what a module's children are given. The backward pass of torch's whole call is searched for a gradient that
+stops."""
 
 from dataclasses import replace
 
@@ -14,8 +15,8 @@ WHAT = "gradients of all weights"
 
 
 def with_code_between(traced: Traced, rows: list[Module]) -> list[Module]:
-    """Return the rows of a table in which gradients differ. If values do not, and no row has a cause, the call alone diverges
-    where its code has a cause for the gradients of all weights."""
+    """Return the rows of a table in which gradients differ. If values do not, and no row has a cause, the rows that diverge get
+    the cause of the gradients of all weights in the code of the call; the call alone diverges where no row does."""
     told = any(row.diverging and (row.cause or over(row.local, "activation")) for row in rows)
     if told or traced.reference.source is None:
         return rows
@@ -26,6 +27,6 @@ def with_code_between(traced: Traced, rows: list[Module]) -> list[Module]:
     backward = Backward(traced.reference, CALL, names, set(), jax, torch)
     if not (cause := diagnosed(traced.session, lambda: explain_stopped(backward, traced.session))):
         return rows
-    own = {"cause": str(cause), "causes": cause.causes(WHAT), "what": WHAT, "local_gradient": error(jax, torch)}
-    calls = (row.jax == str(CALL) for row in rows)
-    return [replace(row, diverging=is_call, **own if is_call else {}) for row, is_call in zip(rows, calls, strict=True)]
+    rows = rows if any(row.diverging for row in rows) else [replace(row, diverging=row.jax == str(CALL)) for row in rows]
+    own, off = {"cause": str(cause), "causes": cause.causes(WHAT), "what": WHAT}, error(jax, torch)
+    return [replace(row, **own, local_gradient=row.local_gradient or off) if row.diverging else row for row in rows]

@@ -38,22 +38,23 @@ ROW_TRAINED = Change("gradients.row_trained", "trains row {row}, which torch's p
 MASKED_SCORES = "the gradient of masked scores, which is seen where every key is masked"
 MASK_STOPPED = Change("gradients.mask_stopped", f"stops {MASKED_SCORES}")
 MASK_SENT = Change("gradients.mask_sent", f"does not stop {MASKED_SCORES}")
-NORMS = ("batch_norm", "layer_norm")
-"""Norms that are one operation."""
-STATISTICS = (("mean", "variance"), ("variance",), ("mean",))
+MOMENTS = (("mean", "variance"), ("variance",), ("mean",))
+STATISTICS = {"batch_norm": MOMENTS, "layer_norm": MOMENTS, "rms_norm": (("mean square",),), "normalize": (("norm",),)}
+"""Norms that are one operation, and the statistics whose gradients may stop."""
 
 
 def stops(op: Op) -> Iterator[Proposal]:
-    """Yield mutations that stop the gradient of one operation or of its operands, or that undo its `detach`."""
-    for which in STATISTICS if op.name in NORMS else ():
+    """Yield mutations that stop the gradient of one operation or of its operands, or that undo its `detach`. Where a place is
+    reached by one operand alone, both fit, and others would tell of the whole operation: operands come first."""
+    for which in STATISTICS.get(op.name, ()):
         yield op.instead(STATISTICS_STOPPED, partial(normed, which), which=which)
     if op.name in ("detach", "get_data"):
         yield op.instead(RELEASED, operand(0))
     elif is_real(op):
-        yield op.instead(STOPPED, behind(torch.detach))
         floats = [i for i, x in enumerate(op.args[:3]) if of_reals(x)]
-        for i in floats if len(floats) > 1 else ():
+        for i in floats if len(floats) > 1 or any(map(of_reals, op.kwargs.values())) else ():
             yield op.instead(OPERAND_STOPPED, with_operand(i, torch.detach), operand=ORDINALS[i])
+        yield op.instead(STOPPED, behind(torch.detach))
 
 
 def usual(op: Op) -> Iterator[Proposal]:
@@ -90,17 +91,23 @@ def goes_on(x: Any, y: Any) -> bool:
 def normed(which: tuple[str, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
     """Compute a norm with the gradient of some of its statistics stopped; ValueError for running statistics, which have no
     gradient."""
-    given = named(getattr(functional, function.__name__), args, kwargs)
+    name, given = function.__name__, named(getattr(functional, function.__name__), args, kwargs)
     x, weight, bias = given["input"], given.get("weight"), given.get("bias")
-    if function.__name__ == "layer_norm":
+    if name == "normalize":
+        axis, least = given.get("dim", 1), given.get("eps", 1e-12)
+        return x / torch.linalg.vector_norm(x, given.get("p", 2.0), axis, keepdim=True).clamp(min=least).detach()
+    if name in ("layer_norm", "rms_norm"):
         axes, shape = [*range(-len(given["normalized_shape"]), 0)], given["normalized_shape"]
     elif given.get("training"):
         axes, shape = [0, *range(2, x.ndim)], [1, -1, *[1] * (x.ndim - 2)]
     else:
         raise ValueError("running statistics have no gradient")
+    weight, bias = (each if each is None else each.reshape(shape) for each in (weight, bias))
+    if name == "rms_norm":
+        epsilon = given.get("eps") or torch.finfo(x.dtype).eps
+        return scaled(x / (x.square().mean(axes, keepdim=True) + epsilon).sqrt().detach(), weight, bias)
     mean, variance = x.mean(axes, keepdim=True), x.var(axes, correction=0, keepdim=True)
     mean, variance = (each.detach() if name in which else each for name, each in (("mean", mean), ("variance", variance)))
-    weight, bias = (each if each is None else each.reshape(shape) for each in (weight, bias))
     return scaled((x - mean) / (variance + given.get("eps", 1e-5)).sqrt(), weight, bias)
 
 

@@ -27,6 +27,8 @@ Place = tuple[Frame, ...]
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 HERE = os.path.dirname(__file__) + os.sep
 PARITY = os.path.dirname(os.path.dirname(__file__)) + os.sep
+WATCHING = os.path.join(PARITY, "trace") + os.sep
+"""Folder of the functions through which observed modules are called: their frames belong to no code."""
 OPENED = (functional.multi_head_attention_forward,)
 """torch functions whose inner operations are listed one by one."""
 LAYERS = os.path.join("nn", "modules", "transformer.py")
@@ -149,7 +151,7 @@ def place_of() -> tuple[Place, FrameType | None]:
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     while frame is not None:
-        if frame.f_code.co_filename != __file__:  # frames of this file: `opened` functions run below a mode
+        if not frame.f_code.co_filename.startswith((__file__, WATCHING)):  # `opened` functions run below a mode of this file
             found.append((frame.f_code, frame.f_lasti))
             if not frame.f_code.co_filename.startswith(LIBRARY):
                 break
