@@ -67,7 +67,10 @@ def _check_heads(config: Any) -> None:
         if (value := getattr(config, name)) != only:
             raise ConfigError(f"{name} = {value!r:.60} has no place in latent attention; leave it out, or kv_latent")
     if config.rotary == "none":
-        raise ConfigError("kv_latent needs rotary positions; set rotary = 'interleaved' (DeepSeek) or 'half'")
+        raise ConfigError(
+            f"kv_latent = {config.kv_latent} needs rotary positions, not rotary = 'none'; set rotary = 'interleaved' (DeepSeek) or "
+            "'half'"
+        )
     if config.rotary_dim is None or config.rotary_dim >= config.head_width:
         raise ConfigError(
             f"rotary_dim = {config.rotary_dim} leaves no unit of a head of {config.head_width} for the latent; give fewer than "

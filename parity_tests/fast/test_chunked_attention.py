@@ -155,6 +155,7 @@ def test_blocks_of_queries_are_attention(monkeypatch, mask, scoring, bias, at_on
 
 
 @pytest.mark.usefixtures("blocks", "float64")
+@pytest.mark.first(1)
 @pytest.mark.parametrize("causal", [False, True])
 def test_parts_have_the_sinks_of_their_heads(monkeypatch, causal):
     cotangent = noise(B, LENGTH, N, H, seed=9).astype(np.float64)
@@ -181,6 +182,7 @@ def test_later_keys_are_hidden_whatever_the_mask_says():
     check_float64("of the last query", ours.attention(q[:, -1:], k, v, causal=True), wanted[:, -1:])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blocks")
 def test_every_block_drops_other_weights():
     causal = jnp.asarray(np.tril(np.ones((1, 1, 8, 8), bool)))

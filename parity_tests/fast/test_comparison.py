@@ -179,6 +179,7 @@ def test_two_bugs_name_two_modules_and_nothing_else(sides, monkeypatch):
     ] * 2
 
 
+@pytest.mark.slow
 def test_a_bug_of_the_backward_pass_alone(sides, monkeypatch):
     plant = patched(feedforward.ACTIVATIONS, "gelu", lambda f: lambda x: f(x) + jax.lax.stop_gradient(x / 2) - x / 2)
     plant(monkeypatch)

@@ -189,6 +189,7 @@ def test_what_cannot_be_verified_is_not_written(gpt2, tmp_path, capsys):
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 def test_a_folder_of_ours_is_verified_by_the_one_that_is_written(gpt2, tmp_path, capsys, monkeypatch):
     jf.save(jf.load(gpt2), tmp_path / "ours")
     with pytest.raises(InputError, match=r"ours is not a folder of transformers'; give --to hf, which writes one$"):
@@ -252,7 +253,8 @@ def test_a_gpt_writes_what_transformers_writes(gpt2, words, capsys):
     assert "\n".join(lines) == TEXTS[0] + shown(written)
 
 
-@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("beams", [1, 3])
 def test_a_translator_writes_what_transformers_writes(bart, words, beams, capsys):
     model = transformers.BartForConditionalGeneration.from_pretrained(bart)
     ids = words(TEXTS[1], return_tensors="pt")["input_ids"]

@@ -68,6 +68,7 @@ def test_equal():
     assert isolated(two).verdict == "EQUAL: weights, forward (tier A)"
 
 
+@pytest.mark.slow
 def test_a_crash_is_told():
     report = isolated(crashing)
     assert report.exit_code == 2

@@ -103,6 +103,7 @@ def gradient_and_pieces(module, x):
     return jax.grad(lambda module: jnp.square(attended(module, x)).sum())(module), jnp.concatenate(outputs, 1)
 
 
+@pytest.mark.slow
 def test_both_forms_are_equal_with_a_cache_and_without():
     with jax.enable_x64(True):
         (one, other), x = map(to_float64, forms()), jnp.asarray(X, jnp.float64)

@@ -40,6 +40,7 @@ def test_layers_that_share_keys_hold_no_cache():
         assert [tuple(it.keys.shape) for it in cache.layers] == [(10, 7, 6)] * 2 + [(10, 7, 10)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["jax", "torch"])
 def test_what_a_layer_reads_is_asked_for_and_another_models_cache_is_refused(side):
     config, other = (gpt_config(**SHARED, layer_embedding=width) for width in (4, 0))

@@ -6,13 +6,13 @@ from jaxformer.evaluation.cases import DECODINGS, TRAININGS
 from jaxformer.evaluation.mutants import MUTANTS
 from jaxformer.evaluation.outcome import table_row, verdict
 from jaxformer.evaluation.run import false_alarm, try_mutant
-from parity_tests.support.helpers import usually
 
 pytestmark = pytest.mark.optimizers
 CASES = (*TRAININGS, *DECODINGS)
 
 
-@pytest.mark.parametrize("case", usually(CASES, "sgd"))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_without_a_bug_the_comparison_is_green(case):
     assert false_alarm(case) is None
 

@@ -71,6 +71,7 @@ def test_states_are_those_without_logits():
     check_float64("states alone", plain, theirs.detach())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 def test_the_recipe_trains_with_them_and_evaluates_without():
     model, twin = model_twins()

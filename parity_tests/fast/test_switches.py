@@ -446,11 +446,9 @@ def test_cached_equals_uncached(name, pieces):
     check_float64("torch's logits", torch.cat(torch_logits, 1), reference)
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize(
-    "name", usually(GPTS | BY_LENGTH, "gemma", "alibi", "deepseek", "gemma 4", "a base that grows, in layers without a window")
-)
+@pytest.mark.parametrize("name", GPTS | BY_LENGTH)
 def test_what_it_writes_behind_padding_and_past_the_context(name):
     model, twin = wide_twins(name)
     prompt = np.random.default_rng(3).integers(0, V, (3, 10 if "longrope" in name else 9)).astype(np.int32)
@@ -480,8 +478,9 @@ def test_what_a_beam_finds():
     np.testing.assert_allclose(found.scores, [[score for _, score in each] for each in reference], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", usually(CONFIGS, "gemma 4"))
+@pytest.mark.parametrize("name", CONFIGS)
 def test_attention_weights_and_hidden_states(name):
     model, twin = wide_twins(name)
     tokens, target = (np.random.default_rng(seed).integers(0, V, (2, n)) for seed, n in ((5, CONTEXT), (6, CONTEXT - 3)))

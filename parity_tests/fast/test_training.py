@@ -66,7 +66,7 @@ TRAININGS = {
 }
 
 
-@pytest.mark.parametrize("name", usually(TRAININGS, *list(TRAININGS)[-1:]))
+@pytest.mark.parametrize("name", usually(TRAININGS, "adamw, clipped, cosine, smoothed over all"))
 def test_every_step_is_equal(name):
     training = TRAININGS[name]
     course = compare_twins(training)

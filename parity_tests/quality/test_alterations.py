@@ -233,7 +233,7 @@ def ported(decoder, bug):
     return Decoder(decoder, bug), {"call_torch": lambda model, ids: model(input_ids=ids.long()).logits, "tier": "A"}
 
 
-@pytest.mark.parametrize("name", usually(BUGS, "scale", "leak", "gates"))  # a number that is solved for, a mask, children
+@pytest.mark.parametrize("name", usually(BUGS, "leak", "gates"))  # a mask, children
 def test_causes_in_a_decoder(decoder, name):
     bug, module, cause = BUGS[name]
     ours, how = ported(decoder, bug)

@@ -124,6 +124,7 @@ def test_a_bug_is_placed_and_the_sides_have_names_of_their_own(bug, variables):
     assert "given torch" not in page.lower()
 
 
+@pytest.mark.slow
 def test_layers_of_a_stack_are_found_one_by_one():
     config = tiny_config(n_layers=3)
     before = jf.excite(jf.abstract(config), seed=0)
@@ -134,6 +135,7 @@ def test_layers_of_a_stack_are_found_one_by_one():
     assert [module.torch for module in report.diverging] == [f"stack.blocks.{i}.feed_forward" for i in range(3)]
 
 
+@pytest.mark.slow
 def test_a_recorded_jax_model_is_checked_elsewhere(variables, tmp_path):
     jf.dump(variables, (IDS,), tmp_path / "linen", call_torch=apply)
     assert jf.check(tmp_path / "linen", in_nnx(variables), **QUICK).exit_code == 0
@@ -196,6 +198,7 @@ def test_whole_numbers_have_no_gradients(variables):
     assert jf.compare(variables, variables, (IDS,), **both, **QUICK).exit_code == 0
 
 
+@pytest.mark.slow
 def test_other_weights_of_the_same_names_are_told_apart_from_code(variables):
     other = in_nnx(jf.excite(variables, seed=2))
     report = jf.compare(variables, other, (IDS,), call_torch=apply, **QUICK)
@@ -217,6 +220,7 @@ def test_a_reference_that_is_not_steady_is_told(variables):
     assert "the reference gives another output each time" in report.verdict
 
 
+@pytest.mark.slow
 def test_rows_that_no_id_reads_are_not_covered(variables):
     report = jf.compare(variables, variables, (np.array([[1, 2, 3]]),), call_torch=apply, call_jax=apply)
     assert report.exit_code == 0

@@ -18,6 +18,7 @@ def test_there_are_five_kinds_and_five_bugs_of_each():
     assert {name: sum(bug.port == name for bug in two_jax.BUGS) for name in two_jax.KINDS} == dict.fromkeys(two_jax.KINDS, 5)
 
 
+@pytest.mark.slow
 def test_a_planted_bug_is_noticed_and_placed():
     bug = next(bug for bug in two_jax.BUGS if bug.name == "mask inverted")
     found = outcome(bug, *two_jax.compared_with(bug))

@@ -131,6 +131,7 @@ class Numbered(nnx.Module):
         return self.head(self.last(x))
 
 
+@pytest.mark.slow
 def test_fresh_layers_are_paired_in_their_order_and_norms_by_what_lies_beside():
     net, ours = Automatic(), Numbered()
     fresh = net.init(jax.random.key(0), X)

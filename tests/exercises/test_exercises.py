@@ -94,6 +94,7 @@ def said(root, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_a_gradient_from_begin_to_end(root, said):
     assert said(12)[0] == 0
     code, out = said(12, "--check")

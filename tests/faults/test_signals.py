@@ -128,6 +128,7 @@ def test_without_listening_it_is(tmp_path):
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [unfinished, "run.lock"]
 
 
+@pytest.mark.slow
 def test_a_run_that_evaluates_is_saved_by_another_thread(tmp_path):
     process = begun(EVALUATING, tmp_path / "run")
     start = time.monotonic()
@@ -166,6 +167,7 @@ def test_whoever_imports_a_script_keeps_ctrl_c():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_from_the_first_line_on(tmp_path, text_file):
     """While modules are imported: as soon as there is a handler of SIGTERM, which Python itself has not, and later."""
     arguments = ["-m", "train.shakespeare", "--data", str(text_file), "--out", str(tmp_path / "run")]
@@ -180,6 +182,7 @@ def test_from_the_first_line_on(tmp_path, text_file):
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "imported"),
     [

@@ -72,6 +72,7 @@ def test_a_command_writes_what_the_transcriber_does(folder, transcriber, tmp_pat
     assert lines == [[f"{it.start:.2f}", f"{it.end:.2f}"] for it in timed.segments]
 
 
+@pytest.mark.slow
 def test_a_command_reads_a_prompt_and_writes_windows_again(folder, transcriber, tmp_path, capsys):
     path = write_wav(tmp_path / "speech.wav", SECOND[:, None] * 20000)
     waveform, rate = read_wav(path)

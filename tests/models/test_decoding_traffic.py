@@ -58,13 +58,14 @@ def made(body: str, *shape: int) -> list[str]:
     return [name for name in results if "dynamic-update-slice" not in name]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="reads the CPU's program")
 @pytest.mark.parametrize(
     ("config", "batch"),
     [
         (CONFIG, BATCH),
-        pytest.param(CONFIG, 1, marks=pytest.mark.slow),
-        pytest.param(LATENTS, BATCH, marks=pytest.mark.slow),
+        (CONFIG, 1),
+        (LATENTS, BATCH),
     ],
     ids=["heads", "heads, one text", "latents"],
 )

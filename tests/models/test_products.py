@@ -234,6 +234,7 @@ def test_no_library_has_a_known_fault(name, program):
         np.testing.assert_allclose(jax.jit(run, compiler_options=options_of(name))(*given), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_library(cache, monkeypatch, tmp_path, text_file):
     """Whatever is fastest when it is resumed; one that names none is of before, when all had YNNPACK's."""
     timed(monkeypatch, TIMES)

@@ -100,6 +100,7 @@ def test_the_doctor_tells_what_is_cured(monkeypatch, capsys):
         assert "XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type=-reduce" in said
 
 
+@pytest.mark.slow
 def test_the_doctor_tells_what_nothing_cures(monkeypatch, capsys):
     few(monkeypatch, "rows")
     monkeypatch.setattr(known_programs, "is_right", wrong)

@@ -56,7 +56,7 @@ def prepared(item: Item, folder: Path, data: dict[str, str]) -> object:
     return prepare(item, folder, {"short": True, "data": data.get(item.build), "sentences": 2})
 
 
-QUICK = ("generate beam", "train gpt2 on gpu")
+QUICK = ("generate beam",)
 """The others go the same ways; `jaxformer bench train` of the README has one beside the twin alone."""
 WITH_SIDES = [
     pytest.param(item, marks=() if key_of(item) in QUICK else pytest.mark.slow, id=key_of(item))

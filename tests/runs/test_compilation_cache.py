@@ -70,6 +70,7 @@ def home(tmp_path_factory) -> tuple[Path, tuple[list[str], int, int]]:
     return folder, answer(folder)
 
 
+@pytest.mark.slow
 def test_a_second_command_reads_what_the_first_one_wrote(home):
     folder, (lines, written, read) = home
     kept = folder / "jaxformer/compiled"

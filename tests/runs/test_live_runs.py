@@ -93,7 +93,7 @@ def test_what_is_somebodys_own_stays(run):
     assert [name for name in ours + theirs if (run.path / name).exists()] == [*theirs]
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_folder_that_takes_the_name_is_not_written(run, monkeypatch, is_held):
     aside = run.path.parent / "aside"

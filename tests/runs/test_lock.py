@@ -185,7 +185,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 """
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "gone", [shutil.rmtree, lambda folder: folder.rename(folder.with_name("old"))], ids=["removed", "moved"]
 )

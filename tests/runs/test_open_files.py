@@ -30,6 +30,7 @@ def few_files(free: int):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.slow
 def test_a_checkpoint(tmp_path):
     run = RunFolder.create(tmp_path / "run", {RUN: "abc"})
     save_state(run.checkpoints, 1, STATE)

@@ -87,7 +87,7 @@ PLACES = [
         angles(from_the_corner),
         "dinov3",
         "the model",
-        "arguments.number was=0.5 at=1 value=0 at=*",
+        "operations.left_out at=*",
     ),
     Mutant(
         "rotation from the class token on", angles(from_the_class_token), "dinov3", "the model", "convolutions.flipped at=*"
