@@ -68,7 +68,7 @@ def _check_heads(config: Any) -> None:
             raise ConfigError(f"{name} = {value!r:.60} has no place in latent attention; leave it out, or kv_latent")
     if config.rotary == "none":
         raise ConfigError(
-            f"kv_latent = {config.kv_latent} needs rotary positions, not rotary = 'none'; set rotary = 'interleaved' (DeepSeek) or "
+            f"kv_latent = {config.kv_latent} needs rotary positions, not 'none'; set rotary = 'interleaved' (DeepSeek) or "
             "'half'"
         )
     if config.rotary_dim is None or config.rotary_dim >= config.head_width:
