@@ -173,6 +173,7 @@ def test_parts_have_the_sinks_of_their_heads(monkeypatch, causal):
         assert float(jnp.linalg.norm(gradient - other)) < 2e-15 * float(jnp.linalg.norm(other))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blocks", "float64")
 def test_later_keys_are_hidden_whatever_the_mask_says():
     q, k, v = own_tokens()

@@ -152,6 +152,7 @@ def test_the_diverging_module_and_the_cause(sides, monkeypatch, bug):
     assert sum(module.propagated.relative > report.tolerance for module in report.modules) > len(diverging)
 
 
+@pytest.mark.slow
 def test_a_bug_in_one_head_shows_in_that_head(sides, monkeypatch):
     def third_head(f):
         return lambda q, *rest, **how: f(q.at[:, :, 2].multiply(1.5), *rest, **how)

@@ -150,6 +150,7 @@ def test_rows_of_a_block():
     assert [rows_of_block(n, 64) for n in (1, 100, 512, 4096, 10**6)] == [1, 1, 4, 32, 64]
 
 
+@pytest.mark.slow
 def test_the_grouped_way_works_under_vmap_and_is_differentiated_twice():
     config = block_config(**GATED, router_normalised=True)
     with jax.enable_x64(True):

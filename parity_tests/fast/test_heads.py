@@ -104,6 +104,7 @@ def test_the_pooler_of_an_older_roberta_is_not_read(save):
     np.testing.assert_array_equal(jf.load(folder).pooler.kernel.T, state["classifier.dense.weight"])
 
 
+@pytest.mark.slow
 def test_a_new_head_keeps_the_encoder(save, tmp_path):
     base = jf.load(save("BertModel")[1])
     config = replace(base.config, **LABELLED)

@@ -151,7 +151,7 @@ def test_a_cache_holds_the_latent_and_the_rotated_key_alone():
         ({"n_kv_heads": 2}, "n_kv_heads = 2 has no place in latent attention; leave it out, or kv_latent"),
         ({"window": 4}, "window = 4 has no place in latent attention"),
         ({"projections": "fused"}, "projections = 'fused' has no place"),
-        ({"rotary": "none", "rotary_dim": None}, "kv_latent needs rotary positions"),
+        ({"rotary": "none", "rotary_dim": None}, "kv_latent = 9 needs rotary positions"),
         ({"rotary_dim": None}, "rotary_dim = None leaves no unit of a head of 10 for the latent"),
         ({"rotary_dim": 10}, "rotary_dim = 10 leaves no unit of a head of 10 for the latent; give fewer than 10"),
         ({"kv_latent": 0}, "kv_latent = 0"),

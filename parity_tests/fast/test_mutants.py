@@ -15,7 +15,6 @@ from jaxformer.parity.diagnose.diagnosis import sentence
 from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.report.report import Report
-from parity_tests.support.helpers import usually
 
 pytestmark = pytest.mark.optimizers
 GELU_AS_IT_IS = patch(feedforward.ACTIVATIONS, gelu=lambda original: original)
@@ -28,7 +27,8 @@ QUICK = Mutant(
 )
 
 
-@pytest.mark.parametrize("case", usually(CONFIGS, "plain"))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CONFIGS)
 def test_without_a_bug_the_comparison_is_green(case):
     assert false_alarm(case) is None
 

@@ -144,6 +144,7 @@ def test_packed_attention_of_a_stack(model, family):
     assert same(to_jax(state, jax.eval_shape(lambda: model), family), model)
 
 
+@pytest.mark.slow
 @pytest.mark.optimizers
 def test_gradients_and_moments_travel_like_weights(model):
     gradient = jax.tree.map(lambda leaf: 3 * leaf, model)

@@ -143,6 +143,7 @@ def trained():
         return run(state, None, jax.random.key(0), 150)[0].model
 
 
+@pytest.mark.slow
 def test_the_same_measures(trained, float64):
     twin = load_torch(torch_ref.models.build(trained.config), trained).double().eval()
     batch = BUCKETS.batch(0, 0)

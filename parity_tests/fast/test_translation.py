@@ -184,6 +184,7 @@ def test_a_longer_sequence_wins_with_a_higher_penalty():
     assert length(0.0) < length(3.0)
 
 
+@pytest.mark.slow
 def test_rules_are_kept():
     model, _, source, valid = case(FIRST)
     beam = BEAMS["forced and suppressed"]

@@ -29,6 +29,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", usually(OPTIMIZERS, "adam, L2, noam"))
 def test_one_step_and_fifty(case):
     optimizer, schedule = OPTIMIZERS[case]

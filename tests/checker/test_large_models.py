@@ -107,6 +107,7 @@ def test_one_weight_at_a_time_finds_the_same_module_and_cause(torch_model, no_me
     assert any(each.startswith("gradients: a comparison with gradients takes") for each in report.not_covered)
 
 
+@pytest.mark.slow
 def test_one_weight_at_a_time_is_as_exact_as_a_model_in_float64(torch_model, no_memory, monkeypatch):
     equal = jf.compare(torch_model, port(torch_model), (IDS,))
     assert equal.exit_code == 0, equal

@@ -38,6 +38,7 @@ with joined(found, {{}}, devices=1, wait=60, limits=Limits()):
 """
 
 
+@pytest.mark.slow
 def test_who_chooses_for_all_opens_devices_that_the_others_have_opened():
     code = CHOOSING.format(port=free_port())
     both = [subprocess.Popen([sys.executable, "-c", code, number], text=True, stderr=subprocess.PIPE) for number in "01"]

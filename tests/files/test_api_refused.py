@@ -210,6 +210,7 @@ def test_old_keys_and_streams_of_parameters_are_taken():
         assert jf.GPT(CONFIG, rngs=rngs).config == CONFIG
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_old_keys_of_the_implementation_in_use_are_keys(impl):
     with jax.default_prng_impl(impl):

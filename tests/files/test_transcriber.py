@@ -56,6 +56,7 @@ def write_wav(path: Path, samples: np.ndarray, rate: int = 16000, width: int = 2
     return path
 
 
+@pytest.mark.slow
 def test_a_command_writes_what_the_transcriber_does(folder, transcriber, tmp_path, capsys):
     samples = np.stack([SECOND, SECOND / 2], 1) * 20000
     path = write_wav(tmp_path / "speech.wav", samples)

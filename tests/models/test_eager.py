@@ -55,7 +55,7 @@ def compiled() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(note)
 
 
-@pytest.mark.first(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usually(CALLS, "rematerialised", "gradient", "cache", "encoder", "remember"))
 def test_the_second_call_compiles_nothing(name, models, compiled):
     kind, call = CALLS[name]

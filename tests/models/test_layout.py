@@ -35,6 +35,7 @@ def test_groups_are_two_at_least_on_one_core(here, groups, monkeypatch):
     assert Columns.of(jnp.zeros((50, 3))).columns.shape[0] == groups
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_model_is_the_same_in_either_layout(name, monkeypatch):
     monkeypatch.setattr(layout, "NARROW", 1)

@@ -88,6 +88,7 @@ def few(monkeypatch, *names):
     monkeypatch.setattr(known_programs, "FAULTS", tuple(OF[name] for name in names))
 
 
+@pytest.mark.slow
 def test_the_doctor_tells_what_is_cured(monkeypatch, capsys):
     few(monkeypatch, "rank7")
     assert doctor.main([]) == 0

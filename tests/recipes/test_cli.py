@@ -51,6 +51,7 @@ def say(trained, capsys):
     return said
 
 
+@pytest.mark.slow
 def test_the_same_seed_says_the_same(say):
     first = say("--prompt", "The cat", "--seed", "1")
     assert first == say("--prompt", "The cat", "--seed", "1")

@@ -513,6 +513,7 @@ def test_a_run_resumed_elsewhere_is_told(copy, monkeypatch):
         shakespeare.main(["--resume", "--out", str(copy), "--steps", "7"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*metrics.jsonl is cut")  # the manifest is that of a run that wrote some
 @pytest.mark.parametrize(
     "left", [["manifest.json"], pytest.param(["config.json", "manifest.json", "checkpoints"], marks=pytest.mark.slow)]
@@ -586,7 +587,7 @@ def test_a_run_that_is_not_begun_says_what_begins_it(text_file, tmp_path, capsys
             refused()
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("resumes", [False, True])
 def test_stray_files_keep_no_run_from_beginning(whole, text_file, tmp_path, capsys, resumes):
     out, strays = tmp_path / "run", [".DS_Store", "checkpoints/.nfs0001", "checkpoints/notes/7"]

@@ -22,6 +22,7 @@ LITTLE = 1e-3
 """Largest number that is added to a divisor against a division by 0."""
 LOSSES = ("_loss", "cross_entropy", "_with_logits", "kl_div")
 """Ends of the names of loss functions, which take an argument `reduction`."""
+FIRST = 64
 EACH = with_named(reduction="none")
 """Computes the loss of each target."""
 Reduce = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
@@ -161,8 +162,8 @@ def loss_mean(at: At) -> Mean:
     """The mean that a loss function takes."""
     x = EACH(at.op.function, at.run.args, at.run.kwargs, 0)
     by_class = at.op.name in ("cross_entropy", "nll_loss")
-    shares = Loss.of(at.op).shares.reshape(x.shape) if by_class else torch.ones_like(x)
-    return Mean(at, at, EACH, x, torch.ones_like(x), shares)
+    shares = Loss.of(at.op).shares.reshape(x.shape) if by_class else ones(x)
+    return Mean(at, at, EACH, x, ones(x), shares)
 
 
 def summed_in(at: At, before: list[At]) -> tuple[At, float, torch.Tensor | None] | None:
@@ -219,8 +220,7 @@ def masked(at: At, summed: At, before: list[At], factor: float, divisor: torch.T
     Where a divisor is nearly the sum of a factor's entries, these are weights, and the rest guards against a division by 0.
     """
     x, read = summed.run.args[0], made_by(summed.run.args[0], before)
-    one = torch.ones_like(x)
-    plain = Mean(at, summed, operand(0), x, one, one, factor)
+    plain = Mean(at, summed, operand(0), x, ones(x), ones(x), factor)
     if read is None:
         return plain
     for entries, mask in unmasked(read):
@@ -230,14 +230,22 @@ def masked(at: At, summed: At, before: list[At], factor: float, divisor: torch.T
             more = 0.0 if divisor is None else (float(divisor.sum()) - total) / divisor.numel()
             is_near = abs(more) < LITTLE * abs(total)
             if is_mask(mask) or (divisor is not None and is_near):
-                shares = torch.ones_like(inside)
-                return replace(plain, read=read, entries=entries, x=inside, kept=kept, shares=shares, more=more * is_near)
+                mean = replace(plain, read=read, entries=entries, x=inside, kept=kept, shares=ones(inside))
+                return replace(mean, more=more * is_near)
     return plain
 
 
+def ones(x: torch.Tensor) -> torch.Tensor:
+    """1 for every entry, in the memory of one."""
+    return torch.ones((), dtype=x.dtype).expand(x.shape)
+
+
 def is_mask(x: Any) -> bool:
-    """True for a tensor of 0 and 1, both of which it has."""
-    return isinstance(x, torch.Tensor) and not x.is_complex() and x.numel() > 1 and {0, 1} == {*x.unique().tolist()[:3]}
+    """True for a tensor of 0 and 1, both of which it has. Most others are told by their first entries."""
+    if not isinstance(x, torch.Tensor) or x.numel() < 2:
+        return False
+    is_binary = all(bool(((part == 0) | (part == 1)).all()) for part in (x.flatten()[:FIRST], x))
+    return is_binary and bool((x == 0).any()) and bool((x == 1).any())
 
 
 def unmasked(at: At) -> Iterator[tuple[Compute, torch.Tensor]]:

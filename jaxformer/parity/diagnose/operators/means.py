@@ -40,6 +40,8 @@ HOW = {f"{form} {which}": FORMS[form].replace("{which}", WHICH[which]) for form 
 HOW["entries every"] = HOW["mean every"]
 OTHER = Change("means.other", HOW, "computes {targets:and}")
 MOST_MASKS, MOST_ROWS = 4, 64
+MOST_ENTRIES = 2**20
+"""Largest number of entries of which some are chosen."""
 
 
 class Form(NamedTuple):
@@ -72,7 +74,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     masks = masks_in(replay)
     every = [(mean, [*others(mean, masks)]) for mean in means_in(replay)]
     yield from chain.from_iterable(alike([each]) for each in every)
-    by_mask = [*grouped(every, lambda each: (each[0].x.shape, str(each[0].kept.tolist()))).values()]
+    by_mask = [*grouped(every, lambda each: (each[0].x.shape, bits(each[0].kept))).values()]
     by_line = [those for each in by_mask for those in grouped(each, lambda each: each[0].at.op.place).values()]
     yield from chain.from_iterable(alike(those) for those in (*by_line, *by_mask) if len(those) > 1)
 
@@ -91,7 +93,8 @@ def edit(several: list[Callable[[], Mapping[At, Compute]]]) -> Rewrite:
 
 def others(mean: Mean, masks: list[tuple[Target, torch.Tensor]]) -> Iterator[Other]:
     """Other means of the same entries: of other entries, of another form, or both."""
-    own, forms, choices = Kept("own", {}, mean.kept), [*forms_of(mean)], [*choices_of(mean, masks)]
+    own, forms = Kept("own", {}, mean.kept), [*forms_of(mean)]
+    choices = [*choices_of(mean, masks)]
     plain = [*product(forms[:1], choices), *product(forms, [own]), *product(forms[:1], moved(mean))]
     for form, chosen in [*plain, *product(forms[1:], choices)]:
         words = {"how": f"{form.how} {chosen.which}", **form.words, **chosen.words}
@@ -131,6 +134,8 @@ def rows_of(mean: Mean) -> list[int]:
 
 def choices_of(mean: Mean, masks: list[tuple[Target, torch.Tensor]]) -> Iterator[Kept]:
     """Other entries: all, or those of another mask."""
+    if mean.x.numel() > MOST_ENTRIES:
+        return
     if not is_every(mean.kept):
         yield Kept("every", {"all": mean.x.numel()}, torch.ones_like(mean.kept))
     for target, mask in masks:
@@ -142,7 +147,7 @@ def choices_of(mean: Mean, masks: list[tuple[Target, torch.Tensor]]) -> Iterator
 def moved(mean: Mean) -> Iterator[Kept]:
     """Entries without an end of each row, and by the mask moved along rows, or inverted."""
     own, is_masked = mean.kept, not is_every(mean.kept)
-    for rows in rows_of(mean):
+    for rows in rows_of(mean) if mean.x.numel() <= MOST_ENTRIES else ():
         by_rows = own.reshape(rows, -1)
         ways = {"without_first": without(by_rows, 0), "without_last": without(by_rows, -1)}
         if is_masked:
@@ -151,7 +156,7 @@ def moved(mean: Mean) -> Iterator[Kept]:
             ways |= {"rolled_later": later, "rolled_earlier": earlier}
         for which, kept in ways.items():
             yield Kept(which, {"of": rows}, kept.reshape(own.shape))
-    if is_masked:
+    if is_masked and mean.x.numel() <= MOST_ENTRIES:
         yield Kept("contrary", {}, 1 - own)
 
 
@@ -160,6 +165,11 @@ def without(kept: torch.Tensor, column: int) -> torch.Tensor:
     other = kept.clone()
     other[:, column] = 0
     return other
+
+
+def bits(kept: torch.Tensor) -> bytes:
+    """Bytes of the weights of entries; none where all entries count alike."""
+    return b"" if is_every(kept) else kept.numpy().tobytes()
 
 
 def is_every(kept: torch.Tensor) -> bool:
