@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
@@ -112,10 +113,44 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", usually(CASES, "one without the mask", "all without the mask", "rows first", "another clip"))
 def test_what_a_term_does_otherwise_is_named(torch_model, case):
     otherwise, says = CASES[case]
+    assert says in cause_of(torch_model, torch_loss, jax_loss(**otherwise))
+
+
+def cause_of(torch_model: TorchNet, call_torch: Any, call_jax: Any) -> str:
+    """Cause that a comparison names, with FILE for this file and its lines."""
     params = {name: parameter.detach().numpy() for name, parameter in torch_model.named_parameters()}
-    inputs = X, IDS, GAINS, RETURNS, MASK
-    given = {"call_torch": torch_loss, "call_jax": jax_loss(**otherwise), "tier": "A", "checks": ("forward", "gradients")}
-    report = compare(torch_model, params, inputs, **given)
-    cause = report.diverging[0].cause
-    lines = re.sub(rf"{re.escape(Path(__file__).name)}:\d+", "FILE", cause)
-    assert says in lines, cause
+    given = {"call_torch": call_torch, "call_jax": call_jax, "tier": "A", "checks": ("forward", "gradients")}
+    report = compare(torch_model, params, (X, IDS, GAINS, RETURNS, MASK), **given)
+    return re.sub(rf"{re.escape(Path(__file__).name)}:\d+", "FILE", report.diverging[0].cause)
+
+
+def torch_preference(model: TorchNet, x: Any, ids: Any, gains: Any, returns: Any, mask: Any) -> Any:
+    """How much likelier sequences are than others, beside a cross-entropy of each row."""
+    logits = model(x)[0]
+    scores = (logits.log_softmax(-1).gather(-1, ids[..., None])[..., 0] * mask).sum(-1)
+    margins = scores - 9 * returns.mean(-1)
+    entropy = functional.cross_entropy(logits.flatten(0, 1), ids.flatten(), reduction="sum") / len(x)
+    return -functional.logsigmoid(0.1 * margins).mean() + entropy
+
+
+def jax_preference(*, factor: float = 0.1, divisor: Any = 1.0, rows: int = B) -> Callable[..., Any]:
+    def call(p: Any, x: Any, ids: Any, gains: Any, returns: Any, mask: Any) -> Any:
+        log_p = jax.nn.log_softmax(x @ p["head.weight"].T + p["head.bias"])
+        own = jnp.take_along_axis(log_p, ids[..., None], -1)[..., 0]
+        margins = (own * mask).sum(-1) / divisor - 9 * returns.mean(-1)
+        return -jax.nn.log_sigmoid(factor * margins).mean() - own.sum() / rows
+
+    return call
+
+
+PREFERENCES: dict[str, tuple[dict[str, Any], str]] = {
+    "a factor that several numbers fit": ({"factor": 0.5}, "`0.1 * margins` (FILE); jax has 0.5 for 0.1 there"),
+    "sums that become means": ({"divisor": MASK.sum(-1)}, "jax divides each sum by the number of entries that its mask keeps"),
+    "a mean for a sum of each row": ({"rows": B * T}, "(FILE); jax takes the mean (residual"),
+}
+
+
+@pytest.mark.parametrize("case", usually(PREFERENCES, "a factor that several numbers fit"))
+def test_what_a_loss_of_sums_does_otherwise_is_named(torch_model, case):
+    otherwise, says = PREFERENCES[case]
+    assert says in cause_of(torch_model, torch_preference, jax_preference(**otherwise))

@@ -143,19 +143,40 @@ def broadcasts(mask: torch.Tensor, x: torch.Tensor) -> bool:
     return all(one in (1, many) for one, many in zip(mask.shape, x.shape, strict=True))
 
 
+def runs_in(replay: Replay) -> list[At]:
+    """Runs of a call's operations, in their order."""
+    return sorted((At(op, i) for op in replay.listed for i in range(len(op.runs))), key=lambda at: at.run.number)
+
+
+def row_sums_in(replay: Replay) -> Iterator[tuple[Op, list[torch.Tensor]]]:
+    """Sums of masked entries over some of their axes, with the mask of each run, in the shape of the entries."""
+    runs = runs_in(replay)
+    for op in replay.listed:
+        if op.name == "sum" and of_reals(op.output) and op.output.numel() > 1:
+            each = [masked(at, at, runs[: runs.index(at)], 1.0).kept for at in runs if at.op is op]
+            if all(is_mask(kept) for kept in each):
+                yield op, each
+
+
 def means_in(replay: Replay) -> list[Mean]:
     """Means in a call's code: the runs of operations that give one number of several entries. The sum that a mean divides is
     none by itself."""
-    runs = sorted((At(op, i) for op in replay.listed for i in range(len(op.runs))), key=lambda at: at.run.number)
-    found = dict[int, Mean]()
+    runs, found = runs_in(replay), dict[int, Mean]()
     for i, at in enumerate(runs):
         if of_reals(at.run.output) and at.run.output.numel() == 1 and at.run.args and (inner := summed_in(at, runs[:i])):
             summed, factor, divisor = inner
+            of_loss = found.pop(summed.run.number, None) if is_loss(summed) else None
             found.pop(summed.run.number, None)
-            found[at.run.number] = masked(at, summed, runs[:i], factor, divisor)
-        elif at.op.name.endswith(LOSSES) and hasattr(functional, at.op.name) and at.run.output.numel() == 1:
+            mean = replace(of_loss, at=at, factor=factor) if of_loss else masked(at, summed, runs[:i], factor, divisor)
+            found[at.run.number] = mean
+        elif is_loss(at) and at.run.output.numel() == 1:
             found[at.run.number] = loss_mean(at)
     return list(found.values())
+
+
+def is_loss(at: At) -> bool:
+    """True for a run of one of torch's loss functions."""
+    return at.op.name.endswith(LOSSES) and hasattr(functional, at.op.name)
 
 
 def loss_mean(at: At) -> Mean:
@@ -172,7 +193,8 @@ def summed_in(at: At, before: list[At]) -> tuple[At, float, torch.Tensor | None]
     if name in DIVIDING and isinstance(x, torch.Tensor):
         summed, factor = without_factors(made_by(x, before), before)
         divisor = at.run.args[1]
-        return (summed, factor, as_tensor(divisor)) if summed and summed.op.name in SUMMING and has_entries(summed) else None
+        is_sum = summed and (is_loss(summed) or (summed.op.name in SUMMING and has_entries(summed)))
+        return (summed, factor, as_tensor(divisor)) if summed and is_sum else None
     if name not in SUMMING or not has_entries(at):
         return None
     rows = made_by(x, before) if name == "mean" else None

@@ -216,7 +216,8 @@ class Search:
         if not np.isfinite(self.jax).all():
             return None  # least squares need finite entries
         without = off(self.array(proposal.at(math.inf)), self.jax) if free.absent else math.inf
-        found = solved(lambda x: self.array(proposal.at(x)), free, self.torch, self.jax, limit)
+        accepts = (lambda x: is_certain(self.replay, proposal.at(x), solved=True)) if self.replay.wanted.size <= 1 else None
+        found = solved(lambda x: self.array(proposal.at(x)), free, self.torch, self.jax, limit, accepts)
         if without <= self.limit and not (found and is_ordinary(found[0], free.start)):
             found = math.inf, without
         return (fixed, found[1]) if found and self._is_rounding(fixed := proposal.at(found[0]), found[1]) else None

@@ -38,18 +38,30 @@ NULL = 1e-12
 DIGITS = range(1, 10)
 
 
-def solved(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray, limit: float) -> tuple[float, float] | None:
-    """Return the number with the fewest digits that fits, and its residual (relL2), at most `limit`; None if there is none."""
+def solved(
+    run: Run, free: Free, torch: np.ndarray, jax: np.ndarray, limit: float, accepts: Callable[[float], bool] | None = None
+) -> tuple[float, float] | None:
+    """Return the number with the fewest digits that fits, and its residual (relL2), at most `limit`; None if there is none.
+
+    With `accepts`, several numbers may fit, as they do one number such as a loss: the first that is accepted is returned.
+    """
     run = cache(run)
     if free.steps:
         return between_steps(run, free.steps, jax, limit)
-    seeds = seeds_of(run, free, torch, jax)
-    best = min(seeds, key=lambda x: off(run(x), jax), default=None)
-    if best is None or (free.seeds and off(run(best), jax) > WORSE * off(torch, jax)):
+    seeds = sorted(seeds_of(run, free, torch, jax), key=lambda x: off(run(x), jax))
+    if not seeds or (free.seeds and off(run(seeds[0]), jax) > WORSE * off(torch, jax)):
         return None
-    if best == free.start and len(seeds) > 1 and not free.seeds and by_first_step(run, best, torch, jax) is None:
+    if accepts is not None:
+        several = (from_seed(run, seed, free, jax, limit) for seed in seeds)
+        return next((found for found in several if found and accepts(found[0])), None)
+    if seeds[0] == free.start and len(seeds) > 1 and not free.seeds and by_first_step(run, seeds[0], torch, jax) is None:
         return None  # no other number comes nearer
-    (found,) = gauss_newton(run, (best,), jax)
+    return from_seed(run, seeds[0], free, jax, limit)
+
+
+def from_seed(run: Run, seed: float, free: Free, jax: np.ndarray, limit: float) -> tuple[float, float] | None:
+    """Return the number with the fewest digits that fits near one seed, and its residual; None if there is none."""
+    (found,) = gauss_newton(run, (seed,), jax)
     if EXPLAINED < off(run(found), jax) <= limit:  # float32's rounding, or not there yet
         (found,) = gauss_newton(run, (found,), jax, most_slow=STEPS)
     least = off(run(found), jax)

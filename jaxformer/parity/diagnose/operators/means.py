@@ -9,7 +9,7 @@ import torch
 
 from jaxformer.parity.diagnose.computes import Compute
 from jaxformer.parity.diagnose.mutation import Change, Proposal, Target, grouped, propose
-from jaxformer.parity.diagnose.reductions import At, Mean, Reduce, in_their_runs, is_mask, means_in, spread
+from jaxformer.parity.diagnose.reductions import At, Mean, Reduce, in_their_runs, is_mask, means_in, row_sums_in, spread
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Rewrite
 
@@ -39,6 +39,7 @@ WHICH = {
 HOW = {f"{form} {which}": FORMS[form].replace("{which}", WHICH[which]) for form in FORMS for which in WHICH}
 HOW["entries every"] = HOW["mean every"]
 OTHER = Change("means.other", HOW, "computes {targets:and}")
+OF_ROWS = Change("means.of_rows", "divides each sum by the number of entries that its mask keeps")
 MOST_MASKS, MOST_ROWS = 4, 64
 MOST_ENTRIES = 2**20
 """Largest number of entries of which some are chosen."""
@@ -68,7 +69,8 @@ class Other(NamedTuple):
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of each mean in the code of a loss; then of several means by one mask, alike: those of one line, and all."""
+    """Mutations of means in the code of a loss: of each; of several by one mask, alike, those of one line and all; of sums of
+    rows, which become means."""
     if replay.wanted.size > 1:
         return
     masks = masks_in(replay)
@@ -77,6 +79,13 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     by_mask = [*grouped(every, lambda each: (each[0].x.shape, bits(each[0].kept))).values()]
     by_line = [those for each in by_mask for those in grouped(each, lambda each: each[0].at.op.place).values()]
     yield from chain.from_iterable(alike(those) for those in (*by_line, *by_mask) if len(those) > 1)
+    for op, masks_of_runs in row_sums_in(replay):
+        yield op.instead(OF_ROWS, partial(averaged, masks_of_runs))
+
+
+def averaged(masks: list[torch.Tensor], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Compute a sum over some axes, divided by that of the mask of this run."""
+    return function(*args, **kwargs) / function(masks[n].to(args[0].dtype), *args[1:], **kwargs)
 
 
 def alike(several: list[tuple[Mean, list[Other]]]) -> Iterator[Proposal]:
