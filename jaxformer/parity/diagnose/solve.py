@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -52,11 +52,21 @@ def solved(
     if not seeds or (free.seeds and off(run(seeds[0]), jax) > WORSE * off(torch, jax)):
         return None
     if accepts is not None:
-        several = (from_seed(run, seed, free, jax, limit) for seed in seeds)
-        return next((found for found in several if found and accepts(found[0])), None)
+        return next((found for found in different(run, seeds, free, jax, limit) if accepts(found[0])), None)
     if seeds[0] == free.start and len(seeds) > 1 and not free.seeds and by_first_step(run, seeds[0], torch, jax) is None:
         return None  # no other number comes nearer
     return from_seed(run, seeds[0], free, jax, limit)
+
+
+def different(run: Run, seeds: Sequence[float], free: Free, jax: np.ndarray, limit: float) -> Iterator[tuple[float, float]]:
+    """Yield the different numbers that fit, from the nearest seed on, until a seed leads nowhere."""
+    known: list[float] = []
+    for seed in seeds:
+        if (found := from_seed(run, seed, free, jax, limit)) is None:
+            return
+        if not any(math.isclose(found[0], each, rel_tol=NEARLY) for each in known):
+            known.append(found[0])
+            yield found
 
 
 def from_seed(run: Run, seed: float, free: Free, jax: np.ndarray, limit: float) -> tuple[float, float] | None:
