@@ -92,7 +92,6 @@ def stage_of(decoding):
     return report.stages[-1]
 
 
-@pytest.mark.slow
 def test_a_right_cache():
     stage = stage_of(jax_steps())
     assert stage.status == "equal", stage.says

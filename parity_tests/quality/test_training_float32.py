@@ -29,7 +29,6 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", usually(OPTIMIZERS, "adam, L2, noam"))
 def test_one_step_and_fifty(case):
     optimizer, schedule = OPTIMIZERS[case]
@@ -47,7 +46,7 @@ OPTAXS = optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(0.1))
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"jax_optimizer": OPTAXS}, "first step in float32: error "),
+        ({"jax_optimizer": OPTAXS}, "(first step|losses) in float32: error "),  # which one comes first, rounding decides
         ({"jax_loss": lambda *given, key: (1 + 1e-6) * ADAM.spec().jax_loss(*given, key=key)}, "losses in float32: error "),
     ],
     ids=["optax rounds 1 - beta^t", "a loss off by 1e-6"],

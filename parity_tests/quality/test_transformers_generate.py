@@ -130,7 +130,6 @@ def equal(case, beam, *, eos=EOS, **theirs):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("case", "eos"), [(gpt2, 3), pytest.param(bart, EOS, marks=pytest.mark.slow)])
 def test_beams_stop_as_transformers_do(case, eos):
     """Each of the three meanings of early_stopping, under penalties of every sign; and each of them matters."""
