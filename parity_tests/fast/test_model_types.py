@@ -48,7 +48,7 @@ ONE_OF_EACH = usually(
     *("gpt2, untied", "gpt_neox", "gpt_oss", "granite", "modernbert, mean", "olmo2", "qwen2_moe", "t5, untied", "whisper"),
     "bert, masked",
 )
-"""Cases of every family; `python -m tests.proven` runs all."""
+"""Cases that usually run; `python -m tests.proven` runs all."""
 LIKE_OTHERS = {"gpt_bigcode, heads", "falcon, in turn", "codegen"}
 """Types whose configuration another type describes as well: without their folder, they are written as that one."""
 ALONE = usually([it for it in CASES if it not in LIKE_OTHERS], *(it for it in CASES if it not in RARE | LIKE_OTHERS))

@@ -99,7 +99,8 @@ class Mean:
     """Number that is added to the divisor, against a division by 0."""
 
     def computes(self, kept: torch.Tensor, reduce: Reduce) -> dict[At, Compute]:
-        """Computations of the runs where the mean is another one, of these entries."""
+        """Computations of the runs where the mean is another one, of these entries. Where another mean reads the same run in its
+        own way, nothing is held, and the replay fails."""
         held: list[torch.Tensor] = []
 
         def given(x: torch.Tensor) -> torch.Tensor:
@@ -111,9 +112,9 @@ class Mean:
             return function(*args, **kwargs)
 
         def give(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-            return given(held[0] if held else self.entries(function, args, kwargs, n))
+            return given(self.entries(function, args, kwargs, n) if self.read is self.at else held[0])
 
-        return {self.read: keep, self.at: give} if self.read != self.at else {self.at: give}
+        return {self.read: keep, self.at: give} if self.read is not self.at else {self.at: give}
 
 
 def in_their_runs(computes: Mapping[At, Compute]) -> Rewrite:

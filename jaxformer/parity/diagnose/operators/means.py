@@ -102,9 +102,9 @@ def edit(several: list[Callable[[], Mapping[At, Compute]]]) -> Rewrite:
 
 def others(mean: Mean, masks: list[tuple[Target, torch.Tensor]]) -> Iterator[Other]:
     """Other means of the same entries: of other entries, of another form, or both."""
-    own, forms = Kept("own", {}, mean.kept), [*forms_of(mean)]
-    choices = [*choices_of(mean, masks)]
-    plain = [*product(forms[:1], choices), *product(forms, [own]), *product(forms[:1], moved(mean))]
+    own, forms, is_small = Kept("own", {}, mean.kept), [*forms_of(mean)], mean.x.numel() <= MOST_ENTRIES
+    choices, elsewhere = ([*choices_of(mean, masks)], [*moved(mean)]) if is_small else ([], [])
+    plain = [*product(forms[:1], choices), *product(forms, [own]), *product(forms[:1], elsewhere)]
     for form, chosen in [*plain, *product(forms[1:], choices)]:
         words = {"how": f"{form.how} {chosen.which}", **form.words, **chosen.words}
         yield Other(words, partial(mean.computes, chosen.kept, form.reduce))
@@ -143,8 +143,6 @@ def rows_of(mean: Mean) -> list[int]:
 
 def choices_of(mean: Mean, masks: list[tuple[Target, torch.Tensor]]) -> Iterator[Kept]:
     """Other entries: all, or those of another mask."""
-    if mean.x.numel() > MOST_ENTRIES:
-        return
     if not is_every(mean.kept):
         yield Kept("every", {"all": mean.x.numel()}, torch.ones_like(mean.kept))
     for target, mask in masks:
@@ -156,7 +154,7 @@ def choices_of(mean: Mean, masks: list[tuple[Target, torch.Tensor]]) -> Iterator
 def moved(mean: Mean) -> Iterator[Kept]:
     """Entries without an end of each row, and by the mask moved along rows, or inverted."""
     own, is_masked = mean.kept, not is_every(mean.kept)
-    for rows in rows_of(mean) if mean.x.numel() <= MOST_ENTRIES else ():
+    for rows in rows_of(mean):
         by_rows = own.reshape(rows, -1)
         ways = {"without_first": without(by_rows, 0), "without_last": without(by_rows, -1)}
         if is_masked:
@@ -165,7 +163,7 @@ def moved(mean: Mean) -> Iterator[Kept]:
             ways |= {"rolled_later": later, "rolled_earlier": earlier}
         for which, kept in ways.items():
             yield Kept(which, {"of": rows}, kept.reshape(own.shape))
-    if is_masked and mean.x.numel() <= MOST_ENTRIES:
+    if is_masked:
         yield Kept("contrary", {}, 1 - own)
 
 
