@@ -186,7 +186,7 @@ def test_a_gradient_that_stops_in_the_code_of_a_loss(stop):
 
 
 def test_a_number_that_is_added_is_told_of_this_step():
-    """It has no gradient, and another batch may have another one."""
+    """Added numbers have no gradient, and another batch may have another one."""
 
     def of_jax(p, ids, targets):
         return mean(*jax_losses(p, ids, targets)) + 0.25

@@ -99,8 +99,8 @@ class Mean:
     """Number that is added to the divisor, against a division by 0."""
 
     def computes(self, kept: torch.Tensor, reduce: Reduce) -> dict[At, Compute]:
-        """Computations of the runs where the mean is another one, of these entries. Where another mean reads the same run in its
-        own way, nothing is held, and the replay fails."""
+        """Computations of the runs where the mean is another one, of these entries. The replay fails where another mean reads
+        the same run in its own way."""
         held: list[torch.Tensor] = []
 
         def given(x: torch.Tensor) -> torch.Tensor:
