@@ -17,10 +17,10 @@ import torch
 
 from jaxformer.parity.diagnose import operators
 from jaxformer.parity.diagnose.diagnosis import Candidate, reported
-from jaxformer.parity.diagnose.evidence import replay_of
 from jaxformer.parity.diagnose.mutation import Proposal
 from jaxformer.parity.diagnose.registry import every
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.replays import replay_of
 from jaxformer.parity.diagnose.search import Search, limit_of
 from jaxformer.parity.diagnose.solve import off
 from jaxformer.parity.probe import excite

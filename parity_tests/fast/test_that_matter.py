@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from jaxformer.parity.diagnose.evidence import replay_of
 from jaxformer.parity.diagnose.modules import replaced
 from jaxformer.parity.diagnose.mutation import Change, Mutation
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.replays import replay_of
 from jaxformer.parity.diagnose.slices import suspects_of
 from jaxformer.parity.report.data import Target
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site

@@ -112,7 +112,7 @@ CAUSES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no smoothing": (SMOOTH, {}, "jax does not smooth labels"),
     "more smoothing": (SMOOTH, {"smoothing": 0.2}, "jax smooths labels by 0.2, torch by 0.1"),
     "over the others": (SMOOTH, {"smoothing": 0.1, "others": True}, "jax shares 0.1 among the other classes alone"),
-    "a z-loss": ({}, {"z": 1e-3}, r"jax adds 0.001 = 1/1000 times the mean square of logsumexp \(z-loss\)"),
+    "a z-loss": ({}, {"z": 1e-3}, r"jax adds 0.001 times the mean square of logsumexp \(z-loss\)"),
     "another balance": ({"balance": 0.01}, {"balance": 0.02}, "`balance .* jax has 0.1 for 0.05 there"),
 }
 

@@ -83,7 +83,7 @@ CASES = {
         "different",
         "; jax takes the mean without the first entry of each of 4 rows",
     ),
-    "z-loss": (with_squares, "different", "; jax adds 0.001 = 1/1000 times the mean square of logsumexp (z-loss) (residual "),
+    "z-loss": (with_squares, "different", "; jax adds 0.001 times the mean square of logsumexp (z-loss) (residual "),
     "smoothed": (smoothed, "different", "; jax smooths labels by 0.1, torch by 0 (residual "),
     "a gradient alone": (with_a_gradient_alone, "different", "the losses are equal, but not their gradients: "),
     "cubed": (cubed, "different", "(tolerance 1e-13)"),

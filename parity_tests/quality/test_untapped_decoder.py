@@ -149,7 +149,7 @@ CAUSES = {
     "turned": "k_norm.norms in their order; jax runs them from the last to the first",
     "after": "torch applies layers.*.attention.q_norm and layers.*.attention.k_norm before the rotation; jax after it",
     "queries": "jax masks padded queries too",
-    "epsilons": "torch 1e-05 for layers.*.before.eps and layers.*.between.eps; jax 0.001 = 1/1000 (residual ",
+    "epsilons": "torch 1e-05 for layers.*.before.eps and layers.*.between.eps; jax 0.001 (residual ",
 }
 
 

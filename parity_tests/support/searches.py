@@ -2,7 +2,7 @@
 
 import torch
 
-from jaxformer.parity.diagnose.evidence import replay_of
+from jaxformer.parity.diagnose.replays import replay_of
 from jaxformer.parity.diagnose.search import Search
 from jaxformer.parity.probe import excite
 from jaxformer.parity.runs.session import Budget, Session

@@ -5,6 +5,7 @@ stops."""
 from dataclasses import replace
 
 from jaxformer.parity.diagnose.explainers import diagnosed
+from jaxformer.parity.diagnose.replays import replay_of_values
 from jaxformer.parity.numerics.metrics import error, over
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.runs.gradients_of_weights import gradients_of_weights
@@ -21,11 +22,16 @@ def with_code_between(traced: Traced, rows: list[Module]) -> list[Module]:
     if told or traced.reference.source is None:
         return rows
     from jaxformer.parity.diagnose.backward import Backward, explain_stopped, flat
+    from jaxformer.parity.diagnose.equal_values import explain_equal_values
 
     names = tuple(gradients_of_weights(traced))
     jax, torch = (flat(side[name] for name in names) for side in (traced.gradients, traced.reference.gradients))
     backward = Backward(traced.reference, CALL, names, set(), jax, torch)
-    if not (cause := diagnosed(traced.session, lambda: explain_stopped(backward, traced.session))):
+    cause = diagnosed(traced.session, lambda: explain_stopped(backward, traced.session))
+    searched = any(row.diverging and row.jax == str(CALL) for row in rows)
+    if not cause and not searched and (values := replay_of_values(traced, CALL)):
+        cause = diagnosed(traced.session, lambda: explain_equal_values(values, backward, traced.session))
+    if not cause:
         return rows
     rows = rows if any(row.diverging for row in rows) else [replace(row, diverging=row.jax == str(CALL)) for row in rows]
     own, off = {"cause": str(cause), "causes": cause.causes(WHAT), "what": WHAT}, error(jax, torch)

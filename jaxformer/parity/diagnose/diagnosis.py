@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from jaxformer.parity.diagnose.mutation import Change, Mutation
+from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.report.data import Cause, Target
 from jaxformer.parity.trace.call_sites import ArrayKey, Site
 
@@ -31,10 +32,25 @@ class Candidate:
     explains: frozenset[ArrayKey] = frozenset()
     """torch's places at which the mutation gives jax's array, and torch's code does not."""
 
+    @property
+    def is_vague(self) -> bool:
+        """True if the candidate is ambiguous."""
+        return self.certainty == "ambiguous"
+
+    @property
+    def plainness(self) -> tuple[int, int]:
+        """Sort key, plain candidates first: the cost of the change, then the digits of the number.
+
+        Omissions are cheapest; repetitions are dearest, since nobody does a thing twice where another number has the same
+        effect.
+        """
+        name = say(self.mutation.value or 0.0).rpartition(" = ")[2]
+        return self.mutation.change.cost, sum(letter.isdigit() for letter in name)
+
     def words(self, *, residual: bool = True) -> str:
         """Describe the candidate: 'torch eps 1e-05; jax eps 1e-06 (residual 2e-16)'."""
         torch, jax = self.mutation.words()
-        jax = f"{jax}, as it seems: others fit too" if self.certainty == "ambiguous" else jax
+        jax = f"{jax}, as it seems: others fit too" if self.is_vague else jax
         said = f"torch {torch}; jax {jax}" if torch else jax
         if not residual or self.residual is None:
             return said

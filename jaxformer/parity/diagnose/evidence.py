@@ -1,16 +1,16 @@
 """Inputs, parameters and intermediate values that a torch module had when it made an array: the evidence for a cause.
 
-All are torch's, so that a cause does not depend on the names in a JAX model. A call's replay is prepared here too."""
+All are torch's, so that a cause does not depend on the names in a JAX model."""
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxformer.parity.diagnose.replays import backward_of, replay_of_values, replays_of_mismatch
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
 from jaxformer.parity.numerics.metrics import EXPLAINED, as_float64, distance
 from jaxformer.parity.runs.gradients_of_weights import of_own_weights
@@ -18,8 +18,7 @@ from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.session import Session
 from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_records import Trace, is_attention, scores_of
-from jaxformer.parity.trace.call_sites import ATTENTION, CALL, ArrayKey, Site, ancestors, below, last, parent
-from jaxformer.parity.trace.reference import Reference
+from jaxformer.parity.trace.call_sites import ATTENTION, CALL, Site, below, last, parent
 
 if TYPE_CHECKING:
     from jaxformer.parity.diagnose.backward import Backward
@@ -77,6 +76,8 @@ class Difference:
     model."""
     backward: "Callable[[], Backward | None]" = lambda: None
     """Function that gives the replay of the backward pass, if the array is a gradient; None without torch's model."""
+    values: Callable[[], "Replay | None"] = lambda: None
+    """Function that gives the replay of the call's values, if the array is a gradient; None without torch's model."""
     normal: np.ndarray | None = None
     """jax's array in the normal run, with jax's axes, if it is an output."""
 
@@ -93,7 +94,8 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool, near: b
     both, owner, calls = (mismatch.jax, mismatch.torch), traced.pairs[mismatch.owner], traced.reference.calls
     if gradient:
         backward, kind = partial(backward_of, traced, mismatch), "gradients" if several_differ(traced, mismatch) else "gradient"
-        return Difference(*both, kind, what=mismatch.what, session=traced.session, backward=backward)
+        values = partial(replay_of_values, traced, owner)
+        return Difference(*both, kind, what=mismatch.what, session=traced.session, backward=backward, values=values)
     if mismatch.owner in traced.valid:
         evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
         return Difference(*both, last(owner.path), evidence, forced=scores_of(mismatch.owner) in traced.valid)
@@ -114,67 +116,12 @@ def normal_output(traced: Traced, mismatch: Mismatch) -> np.ndarray | None:
     return arrays[mismatch.place.number] if mismatch.place.number < len(arrays) else None
 
 
-def replays_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> Iterator["Replay"]:
-    """Yield replays of torch's calls whose code may have made an array.
-
-    A tap does not record its inputs. Its code is that of the call around it, and then of the nearest call whose inputs jax
-    shows too, since jax's code before a tap may begin that early. `near` leaves out the last.
-    """
-    if mismatch.place is None or (traced.draws and traced.draws.differences()):
-        return  # random numbers that only one side draws are a cause already
-    site, part, number = mismatch.place
-    place, owner = ArrayKey(traced.pairs[site], part, number), traced.pairs[mismatch.owner]
-    seen = {each.place.site for each in traced.isolated.mismatches if each.place and each.place.part == "inputs"}
-    owners = [owner]
-    if mismatch.child is None and mismatch.owner not in seen and owner not in (CALL, Site("", 0)):
-        around = [*(Site(path, 0) for path in ancestors(owner.path)), CALL]
-        whole = {CALL, *(place.site for place in traced.boundaries if place.part == "inputs")}
-        owners = [next(each for each in around if each in those) for those in ({CALL, *traced.reference.calls}, whole)]
-    buffers = traced.reference.buffers
-    left = {*traced.valid, *traced.unfit}
-    boundaries = frozenset(t for j, t in traced.pairs.items() if j not in left and t.path not in buffers)
-    several = [*dict.fromkeys(owners)]
-    for each in several[:-1] if near else several:
-        replay = replay_of(traced.reference, each, place, boundaries, mismatch.torch)
-        if replay and not replay.is_called:  # another method of the module than `forward` runs its code
-            replay = replay_of(traced.reference, CALL, place, boundaries, mismatch.torch)
-        if replay and is_whole(traced, place) and traced.normal_run.weights is not None:
-            replay.jax_gradients = traced.gradients
-        if replay:
-            replay.constants, replay.compared = traced.constants, traced.compared
-            yield replay
-
-
-def is_whole(traced: Traced, place: ArrayKey) -> bool:
-    """True if an array is the only output of the user's call, or of the whole model if the call returns that unchanged."""
-    calls = traced.reference.calls
-    outputs = len(calls[CALL].output)
-    if place.site not in (CALL, Site("", 0)) or outputs > 1 or place._replace(site=CALL) != ArrayKey(CALL, "output", 0):
-        return False
-    return np.array_equal(calls[place.site].output[0], calls[CALL].output[0], equal_nan=True)
-
-
 def several_differ(traced: Traced, mismatch: Mismatch) -> bool:
     """True if a mismatch is a weight's gradient, and the gradients of several weights of the call differ."""
     if mismatch.place is not None:
         return False
     ours, theirs = of_own_weights(traced, mismatch.owner)
     return sum(distance(ours[name], theirs[name]) > EXPLAINED for name in theirs) > 1
-
-
-def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":
-    """Return the replay of the backward pass of torch's call; None if torch's model is not available."""
-    if traced.reference.source is None:
-        return None
-    from jaxformer.parity.diagnose.backward import Backward, flat
-
-    owner, boundaries = traced.pairs[mismatch.owner], traced.boundaries
-    if mismatch.place is None:
-        ours, theirs = of_own_weights(traced, mismatch.owner)
-        return Backward(traced.reference, owner, tuple(theirs), boundaries, flat(ours.values()), flat(theirs.values()))
-    site, part, number = mismatch.place
-    place = ArrayKey(traced.pairs[site], {"input_gradients": "inputs"}.get(part, "output"), number)
-    return Backward(traced.reference, owner, place, boundaries, mismatch.jax, mismatch.torch)
 
 
 def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
@@ -255,46 +202,3 @@ def nearest_first(modules: Mapping[str, Parameters], path: str) -> dict[str, Par
     beside = f"{path.rpartition('.')[0]}."
     named = {owner.removeprefix(beside) if owner.startswith(beside) else owner: own for owner, own in modules.items()}
     return dict(sorted(named.items(), key=lambda item: item[0].count(".")))
-
-
-def replay_of(
-    reference: Reference, owner: Site, place: ArrayKey, boundaries: frozenset[Site], wanted: np.ndarray
-) -> "Replay | None":
-    """Return the replay of the call `owner`; None if the reference was loaded from a folder, without torch's model."""
-    if (source := reference.source) is None:
-        return None
-    import torch
-
-    from jaxformer.parity.diagnose.replay import Replay
-
-    model = copy.deepcopy(source.module).double().eval().requires_grad_(False)
-    tensors = [torch.tensor(array) for array in reference.inputs]
-    tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
-    inner = frozenset(
-        site
-        for site in boundaries
-        if site.path and site != CALL and (owner == CALL or below(site.path, owner.path)) and site.path != owner.path
-    )
-
-    def run_model() -> Any:
-        with torch._C.DisableTorchFunction():  # code may change its inputs; copying them is no operation of its own
-            given = [tensor.clone() for tensor in tensors]
-        return source.call(model, *given)
-
-    return Replay(
-        model,
-        run_model,
-        owner,
-        place,
-        inner,
-        wanted,
-        inside=source.inside,
-        cotangent=reference.cotangent,
-        call_inputs=tensors,
-        originals=[*zip(tensors_in(model), tensors_in(source.module), strict=True)],
-    )
-
-
-def tensors_in(model: Any) -> list[Any]:
-    """Parameters and buffers of a model."""
-    return [*model.parameters(), *model.buffers()]

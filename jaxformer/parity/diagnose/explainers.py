@@ -97,6 +97,15 @@ def explain_stops(difference: Difference) -> Diagnosis:
     return explain_stopped(backward, difference.session)
 
 
+def explain_equal(difference: Difference) -> Diagnosis:
+    """Search for mutations of torch's code that leave its values as they are, if torch's model is available."""
+    if (backward := difference.backward()) is None or (values := difference.values()) is None:
+        return Diagnosis()
+    from jaxformer.parity.diagnose.equal_values import explain_equal_values
+
+    return explain_equal_values(values, backward, difference.session)
+
+
 EXPLAINERS = (
     Explainer("another type", ("value", SCORES, WEIGHTS), "", explain_cast),
     Explainer("a variance in one pass", ("value",), "f", explain_cancelled),
@@ -104,6 +113,7 @@ EXPLAINERS = (
     Explainer("a factor of a gradient, or rows without one", ("gradient",), "f", explain_gradient),
     Explainer("a gradient that stops in torch's code", ("gradient", "gradients"), "f", explain_stops),
     Explainer("a factor of one gradient, or rows without one", ("gradients",), "f", explain_gradient),
+    Explainer("another gradient of equal values", ("gradient", "gradients"), "f", explain_equal),
     Explainer("another running statistic", (STATISTIC,), "f", explain_running),
     Explainer("axes in another order", ("value",), "", explain_axes),
     Explainer("shifted ids", ("value",), "iu", explain_ids),

@@ -9,6 +9,8 @@ NEAR, MOST = 1e-9, 10**6
 """Relative tolerance at which a number is recognised, and the bound of the integers that are tried."""
 PLAIN = 4
 """Number of characters up to which a number needs no explanation."""
+ROUND = 2
+"""Number of digits, without zeros, up to which it needs none either."""
 BASES = (2, 10, 100, 1000, 10000, 100000, 500000, 1000000)
 """Numbers whose natural logarithms are recognised."""
 ROUNDED = 2.0**-23
@@ -48,7 +50,8 @@ def say(x: float) -> str:
     plain = f"{x:.9g}"
     if 0 < abs(x - 1) <= ROUNDED:
         return f"{plain} (a constant in float32)"
-    name = (next((name for _, name in roots(x)), "") or logarithm(x)) if len(plain) > PLAIN else ""
+    is_round = len(plain) <= PLAIN or len(plain.partition("e")[0].lstrip("-0.")) <= ROUND
+    name = "" if is_round else next((name for _, name in roots(x)), "") or logarithm(x)
     return f"{plain} = {name}" if name else plain
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.mutation import REPEATS, Proposal, grouped
-from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.diagnose.operators import arguments, operations, parameters
 from jaxformer.parity.diagnose.operators import scales as scaling
 from jaxformer.parity.diagnose.operators.losses import is_certain
@@ -157,7 +156,7 @@ class Search:
 
         False for arrays of integers, which every kind gives too easily.
         """
-        return found.mutation.change == parameters.SETTING and is_vague(found) and bool((self.jax != self.jax.round()).any())
+        return found.mutation.change == parameters.SETTING and found.is_vague and bool((self.jax != self.jax.round()).any())
 
     def _rivals(self, found: list[Candidate]) -> list[Candidate]:
         """Candidates that leave out an operation, tried where a candidate reads the same tensors in another way; with another
@@ -175,7 +174,7 @@ class Search:
         return [each for proposal in (*left_out, *numbers, *epsilons) if (each := self._tried(proposal, found))]
 
     def _tried(self, proposal: Proposal, found: list[Candidate]) -> Candidate | None:
-        if not (fits := self._fitted(proposal)) or not is_certain(self.replay, fits[0], solved=proposal.free is not None):
+        if not (fits := self._fitted(proposal)) or not self._is_certain(fits[0], solved=proposal.free is not None):
             return None
         fixed, residual = fits
         others = cross_check(self.replay, fixed, self._limit(proposal))
@@ -216,11 +215,14 @@ class Search:
         if not np.isfinite(self.jax).all():
             return None  # least squares need finite entries
         without = off(self.array(proposal.at(math.inf)), self.jax) if free.absent else math.inf
-        accepts = (lambda x: is_certain(self.replay, proposal.at(x), solved=True)) if self.replay.wanted.size <= 1 else None
+        accepts = (lambda x: self._is_certain(proposal.at(x), solved=True)) if self.jax.size <= 1 else None
         found = solved(lambda x: self.array(proposal.at(x)), free, self.torch, self.jax, limit, accepts)
         if without <= self.limit and not (found and is_ordinary(found[0], free.start)):
             found = math.inf, without
         return (fixed, found[1]) if found and self._is_rounding(fixed := proposal.at(found[0]), found[1]) else None
+
+    def _is_certain(self, fixed: Proposal, *, solved: bool) -> bool:
+        return is_certain(self.replay, fixed, solved=solved)
 
     def _limit(self, proposal: Proposal) -> float:
         """Return the largest residual of a proposal; more than of others where jax's code may hold arrays of it in float32."""
@@ -244,11 +246,6 @@ class Search:
             return None
 
 
-def is_vague(candidate: Candidate) -> bool:
-    """True if a candidate is ambiguous."""
-    return candidate.certainty == "ambiguous"
-
-
 def limit_of(torch: np.ndarray, jax: np.ndarray) -> float:
     """Return the largest residual of a candidate.
 
@@ -265,23 +262,14 @@ def best_of(found: list[Candidate]) -> list[Candidate]:
     becomes ambiguous, and stands beside an ambiguous setting of a module. Without exact ones, one candidate is left.
     """
     exact = [each for each in found if each.certainty == "exact"]
-    vague = [*filter(is_vague, found)]
-    best = sorted(exact, key=lambda each: (-len(each.explains), *supposed(each)))
+    vague = [each for each in found if each.is_vague]
+    best = sorted(exact, key=lambda each: (-len(each.explains), *each.plainness))
     best = [those[0] for those in grouped(best, lambda each: each.mutation.place).values()]
     if best and vague:
         settings = [each for each in vague[:1] if each.mutation.change == parameters.SETTING]
         best = [*settings, replace(best[0], certainty="ambiguous")]
     best = best or vague[:1] or found[:1]
     return [each for each in best if each.explains == best[0].explains]
-
-
-def supposed(candidate: Candidate) -> tuple[int, int]:
-    """Sort key of candidates, plain ones first: the cost of the change, then the digits of the number.
-
-    Omissions are cheapest; repetitions are dearest, since nobody does a thing twice where another number has the same effect.
-    """
-    name = say(candidate.mutation.value or 0.0).rpartition(" = ")[2]
-    return candidate.mutation.change.cost, sum(letter.isdigit() for letter in name)
 
 
 def nudged(proposal: Proposal) -> Iterator[Proposal]:

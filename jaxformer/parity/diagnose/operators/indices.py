@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from jaxformer.parity.diagnose.computes import behind, with_operand
-from jaxformer.parity.diagnose.evidence import replay_of
 from jaxformer.parity.diagnose.functions import MOVES
 from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose, words_of
 from jaxformer.parity.diagnose.operators.positions import by_masks, other_ids, other_positions, other_targets, steps, worded
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.replays import replay_of
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey
 from jaxformer.parity.trace.reference import Reference
