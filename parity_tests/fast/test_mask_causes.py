@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from jaxformer.parity.diagnose.other_masks import windows
 from parity_tests.support.helpers import noise
 from parity_tests.support.searches import cause_between
 
@@ -114,6 +115,10 @@ def test_windows_that_do_not_slide(cause):
     torchs, jaxs = Attention("seen", 2, 0), Attention("seen", 2, 0)
     jaxs.shown = lambda: (NOT_SLIDING[cause] & (APART >= 0)).long()
     assert cause in cause_between(torchs, jaxs, X)
+
+
+def test_a_mask_that_shows_later_keys_alone_has_no_blocks():
+    assert not any(how.startswith("blocks") for how, *_ in windows(APART < 0))
 
 
 class Handed(torch.nn.Module):

@@ -23,6 +23,7 @@ from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace.archive import load, save
 from jaxformer.parity.trace.call_sites import ArrayKey, Site
 from jaxformer.parity.trace.reference import Rounding
+from jaxformer.parity.trace.rounding_error import perturbation
 from jaxformer.pytree import map_named
 from parity_tests.support.helpers import gpt_config, noise, usually
 
@@ -263,3 +264,15 @@ def test_the_tail_of_gelu_is_rounded_as_its_operand_is(approximate):
 
     report = compare(model, weights, (x,), call_jax=call_jax)
     assert report.exit_code == 0, report
+
+
+@pytest.mark.parametrize("operation", [torch.mul, lambda x, _: torch.ops.aten._unsafe_view(x, [15])])
+def test_what_an_operation_reads_stays(operation):
+    """Results are perturbed in place; one that shares its operand's memory is copied before."""
+    x = torch.from_numpy(noise(3, 5)).double() / 3
+    before = x.clone()
+    with perturbation(0):
+        y = operation(x, 1.0)
+    assert torch.equal(x, before)
+    assert not torch.equal(y.flatten(), before.flatten())
+    assert torch.allclose(y.flatten(), before.flatten(), rtol=1e-15)

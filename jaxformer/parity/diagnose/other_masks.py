@@ -154,7 +154,7 @@ def windows(keep: torch.Tensor) -> Others:
         if (window := Window(min(other.back, most.back), min(other.ahead, most.ahead))) not in tried:
             tried.add(window)
             yield how, args, masked(window)
-    if own.back < most.back:
+    if 0 <= own.back < most.back:
         for how, args, near in beside_windows(own, apart):
             yield how, args, (keys & near).expand_as(keep) & keep.any(-1, keepdim=True)
     if own.ahead < most.ahead:

@@ -25,6 +25,7 @@ from jaxformer.parity.trace.source_lines import line_of
 from jaxformer.parity.trace.transformations import HiddenCallsError, none_hidden, watch_layers, written_out
 from jaxformer.pytree import dotted
 from jaxformer.runtime.crashes import CRASHED, note
+from jaxformer.runtime.memory import give_back_freed_memory
 from jaxformer.runtime.xla_options import Options, exact
 from jaxformer.validation.fields import check_kind
 
@@ -71,13 +72,8 @@ def compiles() -> bool:
 def run_once(f: Callable[..., Any], *given: Any, options: Options = RUN_ONCE) -> tuple[Any, str]:
     """Return f(*given), compiled, and ''; if f cannot be traced, f(*given) uncompiled, and the reason with the line of user
     code."""
-    if not compiles():
-        return written_out()(f)(*given), ""
-    try:
-        return jax.jit(noted(f), compiler_options=exact(options))(*given), ""
-    except (*UNTRACEABLE, ValueError) as error:
-        why = _why_not_jit(error)
-    return written_out()(f)(*given), why
+    program, why = compiled_once(f, *given, options=options)
+    return program(*given), why
 
 
 def compiled_once(f: Callable[..., Any], *like: Any, options: Options = RUN_ONCE) -> tuple[Callable[..., Any], str]:
@@ -87,7 +83,9 @@ def compiled_once(f: Callable[..., Any], *like: Any, options: Options = RUN_ONCE
     if not compiles():
         return written_out()(f), "operations run one by one"
     try:
-        return jax.jit(noted(f)).lower(*like).compile(exact(options)), ""
+        program = jax.jit(noted(f)).lower(*like).compile(exact(options))
+        give_back_freed_memory()  # which the compiler took, and which would add to what the program takes
+        return program, ""
     except (*UNTRACEABLE, ValueError) as error:
         return written_out()(f), _why_not_jit(error)
 

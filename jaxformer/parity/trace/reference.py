@@ -157,7 +157,7 @@ def run_torch(
         outputs, cotangents, found = run_float64(module, inputs, call, recorder if watch else None, gradients=gradients)
     heads = {path: n for path, each in module.named_modules() if watch and (n := _heads(each))}
     sent = tuple(each if array.dtype.kind == "f" else None for each, array in zip(cotangents, outputs, strict=True))
-    calls = {**recorder.records(), CALL: Record((), outputs, (), sent)} if watch else {}
+    calls = {**recorder.records(), CALL: Record((), tuple(map(recorder.kept, outputs)), (), sent)} if watch else {}
     low = {name: saying(f"torch in {name}")(output_in)(module, inputs, call, name) for name in LOW_PRECISION[tier]}
     return Reference(
         inputs=inputs,

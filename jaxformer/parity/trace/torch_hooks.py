@@ -216,7 +216,8 @@ class Recorder:
         self.differentiated: set[ArrayKey] = set()
         """Arrays that may get a gradient. If none comes although others do, it is 0: nothing uses the array, or it is
         detached."""
-        self.recent: deque[np.ndarray] = deque(maxlen=RECENT)
+        self.recent, self.returned = (deque[np.ndarray](maxlen=RECENT) for _ in range(2))
+        """Recent arrays, and recent gradients."""
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return self._note(site, "inputs", arguments)
@@ -232,19 +233,15 @@ class Recorder:
             if getattr(tensor, "requires_grad", False):
                 self.differentiated.add(ArrayKey(site, part, i))
                 tensor.register_hook(partial(self._returned, ArrayKey(site, part, i)))
-        self.arrays[site, part] = [self._kept(host(tensor)) for tensor in copies]
+        self.arrays[site, part] = [self.kept(host(tensor)) for tensor in copies]
         return replaced(value, tensors, copies)
 
     def _returned(self, key: ArrayKey, gradient: Any) -> None:
-        self.gradients[key] = host(gradient).copy()
+        self.gradients[key] = kept(host(gradient), self.returned)
 
-    def _kept(self, array: np.ndarray) -> np.ndarray:
+    def kept(self, array: np.ndarray) -> np.ndarray:
         """Return a copy, or an equal array that is stored already: the output of a module is the input of the next."""
-        for known in self.recent:
-            if known.dtype == array.dtype and np.array_equal(known, array, equal_nan=array.dtype.kind in "fc"):
-                return known
-        self.recent.append(array.copy())
-        return self.recent[-1]
+        return kept(array, self.recent)
 
     def _gradients(self, site: Site, part: str) -> tuple[np.ndarray | None, ...]:
         return tuple(self._gradient(ArrayKey(site, part, i), array) for i, array in enumerate(self.arrays[site, part]))
@@ -266,6 +263,15 @@ class Recorder:
             )
             for site in ended
         }
+
+
+def kept(array: np.ndarray, recent: deque[np.ndarray]) -> np.ndarray:
+    """Return an equal array among the recent ones, or a copy, which is added to them."""
+    for known in recent:
+        if known.dtype == array.dtype and np.array_equal(known, array, equal_nan=array.dtype.kind in "fc"):
+            return known
+    recent.append(array.copy())
+    return recent[-1]
 
 
 SMALL = 5e8
