@@ -17,6 +17,10 @@ maximum size of the folder in bytes."""
 MOST_BYTES = 2**30
 """Maximum size of jaxformer's own cache folder; jax removes the least recently used programs first."""
 
+MOST_PROGRAMS, KEPT = 1000, 500
+"""Number of programs from which a command removes some, and how many it keeps: jax reads the time of use of each before it
+keeps another, 20 ms for a thousand."""
+
 LOCK = ".lockfile"
 """Name of jax's lock file in its cache folder."""
 
@@ -52,7 +56,7 @@ def use_cache(cache: bool) -> None:
     if LEAST_SECONDS not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     if not own:
-        remove_unfinished(Path(folder))
+        tidy(Path(folder))
         jax.config.update("jax_compilation_cache_dir", folder)
         if MOST not in os.environ:
             jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
@@ -77,14 +81,26 @@ def why_unusable(folder: str) -> str:
     return ""
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove programs without their time of use, which a killed process leaves behind: jax cannot count them."""
+def tidy(folder: Path) -> None:
+    """Remove programs without their time of use, which a killed process leaves behind: jax cannot count them. Of too many
+    programs, remove the least recently used."""
     from filelock import FileLock, Timeout
 
     with suppress(OSError, Timeout), FileLock(folder / LOCK, timeout=1):  # whoever writes a program holds jax's own lock
+        used: dict[Path, int] = {}
         for program in folder.glob("*-cache"):
-            if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
+            try:
+                used[program] = int.from_bytes(time_of_use(program).read_bytes(), "little")
+            except FileNotFoundError:
                 program.unlink()
+        for program in sorted(used, key=lambda each: used[each])[:-KEPT] if len(used) > MOST_PROGRAMS else ():
+            program.unlink()
+            time_of_use(program).unlink()
+
+
+def time_of_use(program: Path) -> Path:
+    """Return the file in which jax keeps the time when a program was last used."""
+    return program.with_name(program.name.removesuffix("-cache") + "-atime")
 
 
 def stated() -> str:

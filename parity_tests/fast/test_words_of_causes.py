@@ -56,3 +56,28 @@ class Gate(torch.nn.Module):
 )
 def test_a_factor_of_an_activations_operand(function, factor, words):
     assert words in cause_between(Gate(function, 1), Gate(function, factor), noise(4, 5, seed=2))
+
+
+class Branches(torch.nn.Module):
+    """Two branches, from each of which something is subtracted."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.shift = (torch.nn.Linear(5, 5) for _ in range(3))
+
+    def forward(self, x):
+        shift = self.shift(x)
+        one = self.one(x) - shift
+        other = self.other(x) - shift.roll(1, -1)
+        return one.tanh() * other.sigmoid()
+
+
+class Bare(Branches):
+    def forward(self, x):
+        return self.one(x).tanh() * self.other(x).sigmoid()
+
+
+def test_what_is_left_out_in_two_branches():
+    said = cause_between(Branches(), Bare(), noise(4, 5, seed=2))
+    assert "torch computes `self.one(x) - shift` (" in said
+    assert "; jax leaves out the second operand of each (residual" in said

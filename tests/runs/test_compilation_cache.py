@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jaxformer.cli.commands import COMMANDS
-from jaxformer.runtime.compilation_cache import FOLDER, LEAST_SECONDS, LOCK, remove_unfinished
+from jaxformer.runtime.compilation_cache import FOLDER, KEPT, LEAST_SECONDS, LOCK, MOST_PROGRAMS, tidy
 
 COMPILES = [
     name
@@ -109,8 +109,19 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path):
 def test_what_a_killed_process_left_is_removed(tmp_path):
     for name in ("whole-cache", "whole-atime", "half-cache"):
         (tmp_path / name).write_bytes(b"1")
-    remove_unfinished(tmp_path)
+    tidy(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK, "whole-atime", "whole-cache"]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_of_too_many_the_least_recently_used_are_removed(tmp_path, more):
+    for time in range(MOST_PROGRAMS + more):
+        (tmp_path / f"{-time % 17}-{time}-cache").touch()
+        (tmp_path / f"{-time % 17}-{time}-atime").write_bytes(time.to_bytes(8, "little"))
+    tidy(tmp_path)
+    left = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("*-atime"))
+    assert left == [*range((MOST_PROGRAMS + 1 - KEPT) * more, MOST_PROGRAMS + more)]
+    assert len(programs(tmp_path)) == len(left)
 
 
 @pytest.mark.parametrize("name", COMPILES)

@@ -12,6 +12,7 @@ from jaxformer.parity.diagnose.computes import JOINING, Compute, behind, gives, 
 from jaxformer.parity.diagnose.functions import ACTIVATIONS, NORMS, is_real
 from jaxformer.parity.diagnose.modules import name_of
 from jaxformer.parity.diagnose.mutation import Change, Edit, Edits, Free, Mutation, Proposal, Target, grouped, propose, together
+from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
 from jaxformer.parity.diagnose.operators import arguments, axes, permute
 from jaxformer.parity.diagnose.operators.operations import replacements
 from jaxformer.parity.diagnose.replay import Replay
@@ -33,6 +34,16 @@ EPSILON = Change("pairs.epsilon", "adds {value} after the root: sqrt(x) + eps", 
 LEAST = Change("pairs.least", "takes at least {epsilon:g} (`maximum`) in place of adding it")
 TURNED = Change("pairs.turned", "does the second first", "computes {0}, then {1}", subjects=2)
 NEITHER = Change("pairs.neither", "does neither", "computes {0}, then {1}", subjects=2)
+BOTH_LEFT_OUT = Change(
+    "pairs.both_left_out",
+    {
+        "all": "leaves both out",
+        "first": "leaves out the second operand of each",
+        "second": "leaves out the first operand of each",
+    },
+    "computes {0} and {1}",
+    subjects=2,
+)
 TAKEN_FOR = Change("pairs.taken_for", "uses {1} in its place", reroutes=True)
 EXCHANGED = Change(
     "pairs.exchanged",
@@ -53,6 +64,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     yield from epsilons(replay.operations)
     yield from turned(real)
     yield from neither(real)
+    yield from both_left_out(once)
     for one, other in (pair for those in groups for pair in permutations(those, 2)):
         yield both(TAKEN_FOR, one, other, {one.place: gives(other.output)})
     for one, other in (pair for those in groups for pair in combinations(those, 2)):
@@ -112,6 +124,25 @@ def neither(ops: Sequence[Op]) -> Iterator[Proposal]:
         x = next(iter(one.args), None)
         if isinstance(x, torch.Tensor) and x.shape == other.output.shape and begins_with(other, one):
             yield both(NEITHER, one, other, {one.place: operand(0), other.place: operand(0)})
+
+
+def both_left_out(ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations that leave out two operations alike, of one line or of the next, or one operand of each: what code does to two
+    branches."""
+    for those in grouped(ops, lambda op: (op.position[0], op.name, op.output.shape)).values():
+        for one, other in combinations(those[:MOST_OPERATIONS], 2):
+            if other.position[1] - one.position[1] in (0, 1):
+                for how, i in alike_operands(one, other).items():
+                    yield both(BOTH_LEFT_OUT, one, other, dict.fromkeys((one.place, other.place), operand(i)), how=how)
+
+
+def alike_operands(one: Op, other: Op) -> dict[str, int]:
+    """Positions of the tensors among the arguments of both operations that have the output's shape, at most two, by which of
+    them it is: 'first', 'second', or 'all' for the only one."""
+    parts = [[i for i, x in enumerate(op.args) if isinstance(x, torch.Tensor)] for op in (one, other)]
+    ordinals = {1: ("all",), 2: ORDINALS[:2]}.get(len(parts[0]), ())
+    found = dict(zip(ordinals, parts[0], strict=False)) if parts[0] == parts[1] else {}
+    return {how: i for how, i in found.items() if one.args[i].shape == other.args[i].shape == one.output.shape}
 
 
 def exchanged_with_children(replay: Replay, ops: Sequence[Op]) -> Iterator[Proposal]:
