@@ -81,6 +81,7 @@ def test_a_batch_that_does_not_divide_is_taken_one_by_one(monkeypatch, at_once):
     check_float64("values", ours.attention(q, k, v), whole)
 
 
+@pytest.mark.slow
 def test_gradients_in_bfloat16_keep_their_digits_where_rows_see_one_key_alone(monkeypatch):
     q, k, v, cotangent = (jnp.asarray(noise(1, 48, N, H, seed=seed), jnp.bfloat16) for seed in range(4))
 
@@ -154,8 +155,8 @@ def test_blocks_of_queries_are_attention(monkeypatch, mask, scoring, bias, at_on
         assert float(jnp.linalg.norm(gradient - other)) < 2e-15 * float(jnp.linalg.norm(other))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blocks", "float64")
-@pytest.mark.first(1)
 @pytest.mark.parametrize("causal", [False, True])
 def test_parts_have_the_sinks_of_their_heads(monkeypatch, causal):
     cotangent = noise(B, LENGTH, N, H, seed=9).astype(np.float64)

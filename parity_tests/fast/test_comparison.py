@@ -69,6 +69,7 @@ def test_twins_are_equal_module_by_module(sides, name):
     assert Report.from_json(report.to_json()) == report
 
 
+@pytest.mark.slow
 def test_arrays_that_wait_on_disk_give_the_same_report(sides, monkeypatch):
     """As those of a large model do. The control: what is read back is another array."""
     monkeypatch.setattr(on_disk, "LARGE", 0)

@@ -113,6 +113,7 @@ def test_a_folder_comes_back_bit_for_bit_with_a_certificate(gpt2, tmp_path, caps
             dispatch(["info", str(tmp_path / "it")])
 
 
+@pytest.mark.slow
 def test_a_certificate_tells_a_difference(gpt2, tmp_path):
     shutil.copytree(gpt2, tmp_path / "it")
     found = open_path(tmp_path / "it")

@@ -85,6 +85,7 @@ def test_padding_changes_nothing(padded, float64):
         np.testing.assert_array_equal(generate(to_float64(start), row[real][None], 24, GREEDY, eos=2)[0], said)
 
 
+@pytest.mark.slow
 def test_a_row_ends_and_the_others_go_on(padded, float64):
     start, _, text, valid, _ = padded
     free = generate(to_float64(start), text, 24, GREEDY, valid=valid)

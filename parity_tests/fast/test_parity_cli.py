@@ -122,6 +122,7 @@ def test_dumped_and_checked(parity):
     assert parity("check", "mine", "ported_models:other_epsilon", "--rules", "ported_models:RULES")[0] == 1
 
 
+@pytest.mark.slow
 def test_statistics_are_dumped_and_checked(parity):
     model, ids = "ported_models:torch_model", ("--vocab", "23", "--length", "11")
     code, said = parity("dump", model, "few", *ids, "--keep", "statistics", "--names", "stack.*")

@@ -144,6 +144,7 @@ def by_torch(folder: Path, texts: list[str]) -> np.ndarray:
     return np.array(rows)
 
 
+@pytest.mark.slow
 def test_texts_to_vectors(folder):
     wanted = by_torch(folder, TEXTS)
     found = jf.load_sentence_encoder(folder).encode(TEXTS, batch=2)

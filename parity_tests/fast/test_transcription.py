@@ -142,6 +142,7 @@ def test_times_are_transformers(whisper):
     np.testing.assert_allclose([it[:2] for it in found], times, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_twin_writes_the_same_timestamps():
     """A target that begins with two tokens."""
     case = DECODINGS["timestamps"]

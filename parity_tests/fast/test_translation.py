@@ -111,6 +111,7 @@ def test_greedy_is_the_argmax_of_a_full_pass_each_time(name):
         assert (chosen[n:] == EOS).all()
 
 
+@pytest.mark.slow
 @configs
 def test_a_repetition_penalty_equals_torchs(name):
     model, twin, source, valid = case(name)
@@ -137,7 +138,7 @@ def test_beams_equal_torchs(search):
         np.testing.assert_allclose(scores[row][found], [score for _, score in wanted], rtol=1e-12)
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @configs
 def test_width_1_is_greedy(name):
     model, _, source, valid = case(name)

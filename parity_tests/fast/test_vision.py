@@ -141,7 +141,7 @@ SQUARE = {
 }
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dinov2_with_registers", "vit"])
 def test_images_of_another_size_are_transformers(kind, tmp_path):
     """Output, and the gradient of the positions of the size that was loaded."""
@@ -269,6 +269,7 @@ def test_a_comparison_by_rules_names_patches_in_another_order(tmp_path, monkeypa
     assert [module.torch for module in report.modules if module.diverging] == ["embeddings"]
 
 
+@pytest.mark.slow
 def test_a_new_head_keeps_the_parameters():
     base = jf.VisionEncoder(IMAGES["class token, registers, masks, layer scale, dense"], rngs=nnx.Rngs(0))
     changed = replace(base.config, pooling="class", pooler_activation="tanh", head="image_classification", labels=LABELS)

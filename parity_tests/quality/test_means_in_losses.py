@@ -133,12 +133,14 @@ def torch_preference(model: TorchNet, x: Any, ids: Any, gains: Any, returns: Any
     return -functional.logsigmoid(0.1 * margins).mean() + entropy
 
 
-def jax_preference(*, factor: float = 0.1, divisor: Any = 1.0, rows: int = B) -> Callable[..., Any]:
+def jax_preference(
+    *, factor: float = 0.1, divisor: Any = 1.0, rows: int = B, of_margin: Any = lambda d: -jax.nn.log_sigmoid(d)
+) -> Callable[..., Any]:
     def call(p: Any, x: Any, ids: Any, gains: Any, returns: Any, mask: Any) -> Any:
         log_p = jax.nn.log_softmax(x @ p["head.weight"].T + p["head.bias"])
         own = jnp.take_along_axis(log_p, ids[..., None], -1)[..., 0]
         margins = (own * mask).sum(-1) / divisor - 9 * returns.mean(-1)
-        return -jax.nn.log_sigmoid(factor * margins).mean() - own.sum() / rows
+        return of_margin(factor * margins).mean() - own.sum() / rows
 
     return call
 
@@ -146,6 +148,11 @@ def jax_preference(*, factor: float = 0.1, divisor: Any = 1.0, rows: int = B) ->
 PREFERENCES: dict[str, tuple[dict[str, Any], str]] = {
     "a factor that several numbers fit": ({"factor": 0.5}, "`0.1 * margins` (FILE); jax has 0.5 for 0.1 there"),
     "sums that become means": ({"divisor": MASK.sum(-1)}, "jax divides each sum by the number of entries that its mask keeps"),
+    "a hinge": ({"of_margin": lambda d: jax.nn.relu(1 - d)}, "jax has -(max(0, 1 - d)) there, with d = `0.1 * margins` (FILE)"),
+    "smoothed labels": (
+        {"of_margin": lambda d: -0.8 * jax.nn.log_sigmoid(d) - 0.2 * jax.nn.log_sigmoid(-d)},
+        "jax has -((1 - 0.2) log(1 + exp(-d)) + 0.2 log(1 + exp(d))) there",
+    ),
     "a mean for a sum of each row": ({"rows": B * T}, "(FILE); jax takes the mean (residual"),
 }
 

@@ -33,7 +33,7 @@ def port(approximate):
     return run
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [True, False])
 def test_no_copy_of_the_model_and_no_run_is_left(wrong):
     model = jf.excite(Net().eval(), seed=0)

@@ -98,6 +98,7 @@ def no_memory(monkeypatch):
     monkeypatch.setattr(large, "free_bytes", lambda: 1)
 
 
+@pytest.mark.slow
 def test_one_weight_at_a_time_finds_the_same_module_and_cause(torch_model, no_memory):
     report = jf.compare(torch_model, port(torch_model, wrong=1), (IDS,))
     (module,) = report.diverging

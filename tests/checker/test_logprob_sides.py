@@ -107,6 +107,7 @@ def test_a_side_that_draws_is_not_compared(model):
     assert "sampler gives other log-probabilities when it is called again" in report.verdict
 
 
+@pytest.mark.slow
 def test_changed_weights_have_no_cause(model):
     leaves, tree = jax.tree.flatten(model.model)
     reports = []

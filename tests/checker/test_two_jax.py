@@ -188,6 +188,7 @@ def test_complex_numbers_have_no_gradients():
         jf.compare(held, held, (x.astype(np.complex64),), **both)
 
 
+@pytest.mark.slow
 def test_whole_numbers_have_no_gradients(variables):
     def likeliest(variables, ids):
         return apply(variables, ids).argmax(-1)
@@ -212,6 +213,7 @@ def test_other_weights_of_the_same_names_are_told_apart_from_code(variables):
     assert re.search(r"weights: 2 tensors of the port with values that the other side has not", report.verdict)
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_not_steady_is_told(variables):
     rng = np.random.default_rng(0)
     noisy = {"call_torch": lambda variables, ids: apply(variables, ids) + rng.standard_normal(), "call_jax": apply}
@@ -227,6 +229,7 @@ def test_rows_that_no_id_reads_are_not_covered(variables):
     assert "embed.embedding: rows 0, 4-10 of 11" in report.not_covered
 
 
+@pytest.mark.slow
 def test_an_output_that_the_port_has_not_is_left_out(variables):
     both = {"call_torch": lambda v, ids: {"logits": apply(v, ids), "twice": 2 * apply(v, ids)}}
     report = jf.compare(variables, variables, (IDS,), **both, call_jax=lambda v, ids: {"logits": apply(v, ids)}, **QUICK)

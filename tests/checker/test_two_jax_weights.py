@@ -47,6 +47,7 @@ BUFFERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", usually(BUFFERS, "a constant running mean", "a table of two numbers"))
 def test_a_constant_of_another_value_is_told_and_no_module_is_accused(case):
     before, after, name = BUFFERS[case]
@@ -150,6 +151,7 @@ class Misnamed(nnx.Module):
         return self.jax(x) + x if self.residual else self.jax(x)
 
 
+@pytest.mark.slow
 def test_modules_that_are_called_like_a_side_keep_their_names():
     old = jf.excite(Misnamed(), seed=0)
     report = jf.compare(old, jf.excite(Misnamed(residual=False), seed=0), (X,), **QUICK)
@@ -208,6 +210,7 @@ def test_weights_of_one_name_are_compared_by_name_where_the_output_shows_it(case
     assert not report.diverging
 
 
+@pytest.mark.slow
 def test_other_names_for_two_layers_are_no_exchange():
     class Renamed(Turned):
         def __call__(self, x):
@@ -255,6 +258,7 @@ class Fresher(nnx.Module):
         return x
 
 
+@pytest.mark.slow
 def test_fresh_norms_go_with_the_layers_beside_them():
     old, new = Fresher(), Fresher(backwards=True)
     for mine, its in zip(new.blocks, old.blocks[::-1], strict=True):

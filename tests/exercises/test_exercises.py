@@ -108,6 +108,7 @@ def test_a_gradient_from_begin_to_end(root, said):
     assert "  12  solved  codes" in said()[1]
 
 
+@pytest.mark.slow
 def test_hints_tell_more_and_more_of_one_comparison(root, said, monkeypatch):
     folder = begin(root, 3, EXERCISES[2])
     report = judge.compared(EXERCISES[2], folder)

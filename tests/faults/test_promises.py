@@ -173,6 +173,7 @@ def test_a_run_that_leaves_errors_to_python_is_noticed(tmp_path):
         assert "it ends with 1" in full_disks(1, tmp_path, changed("\nrun(main)", "\nmain(sys.argv[1:])"))[0]
 
 
+@pytest.mark.slow
 def test_signals(tmp_path):
     assert processes.toy_signals(2, tmp_path) == []
 

@@ -42,7 +42,7 @@ def prompt(length: int, batch: int = 3) -> np.ndarray:
     return np.random.default_rng(length).integers(0, 11, (batch, length), dtype=np.int32)
 
 
-@pytest.mark.first(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 3, 7, 8, 9, 20])
 def test_greedy_is_the_argmax_of_a_full_pass_each_time(model, scores, length):
     ids, n = prompt(length), 20

@@ -98,6 +98,7 @@ def test_refusals(model, untyped, function, given, said):
         function(**({"model": model, "source": source(4), "n_tokens": 3, **IDS} | given))
 
 
+@pytest.mark.slow
 def test_a_model_of_another_kind(model):
     gpt = build(tiny_config(), rngs=quick_key(0))
     with pytest.raises(InputError, match="only an EncoderDecoder translates, and this is GPT"):

@@ -47,6 +47,7 @@ def test_each_command_writes_a_picture(line, words, tmp_path, capsys):
     assert (tmp_path / "picture.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_attention_of_a_run_is_its_models(copying):
     found = {part: attention_of(copying, "12345", part) for part in PARTS}
     assert found["cross"].keys == ["<SOS>", *"12345", "<EOS>"]

@@ -97,6 +97,7 @@ def test_a_browser_shows_the_page(width, copying, tmp_path, capsys):
         assert asked(chrome) == {address}
 
 
+@pytest.mark.slow
 def test_a_text_is_continued(writing):
     (sample,) = read_report(writing, "abba").samples
     assert sample.text == "abba"

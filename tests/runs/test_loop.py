@@ -164,6 +164,7 @@ def test_a_checkpoint_is_never_replaced(run):
     assert times[0] == times[1] != {}
 
 
+@pytest.mark.slow
 def test_a_disk_that_gets_full_says_when_the_run_goes_on(run, monkeypatch):
     def full(folder, size: int) -> None:
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: it takes {size} bytes, and 1 are free")

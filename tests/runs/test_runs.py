@@ -144,6 +144,7 @@ def test_stopped_and_resumed_is_bit_for_bit_the_uninterrupted_run(whole, text_fi
         assert steps_of(out) == [3, 6]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_in_its_last_step_is_finished_by_resume(whole, copy):
     run = RunFolder(copy)
     run.forget_after(5)
@@ -168,6 +169,7 @@ def test_a_command_that_is_printed_can_be_given(text_file, tmp_path, monkeypatch
     assert steps_of(tmp_path / "-a run") == [3, 6, 9]
 
 
+@pytest.mark.slow
 def test_resuming_an_older_checkpoint_takes_its_steps_again(whole, copy):
     shutil.rmtree(copy / "checkpoints/6")
     (copy / "weights.safetensors").unlink()

@@ -2,9 +2,10 @@
 
 A loss is one number, which many mutations give: a candidate has to give jax's gradients too."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import combinations, product
 from typing import Any
 
 import torch
@@ -12,10 +13,11 @@ from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.diagnose.computes import behind, with_named
-from jaxformer.parity.diagnose.mutation import Change, Free, Proposal
+from jaxformer.parity.diagnose.functions import is_real
+from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
 from jaxformer.parity.diagnose.reductions import EACH, Loss, class_axis
 from jaxformer.parity.diagnose.replay import Replay, running
-from jaxformer.parity.diagnose.trace import Op
+from jaxformer.parity.diagnose.trace import Op, Rewrite
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, distance, host, is_null, rms
 from jaxformer.parity.trace.outputs import side_by_side
 
@@ -44,8 +46,41 @@ Z_LOSS = Change(
     },
 )
 EXCHANGED = Change("losses.exchanged", "exchanges the two distributions")
+Formulas = dict[str, Callable[..., torch.Tensor]]
+DIVERGENCES: Formulas = {
+    "exp(d) - d - 1": lambda d: d.exp() - d - 1,
+    "exp(-d) + d - 1": lambda d: (-d).exp() + d - 1,
+    "d^2 / 2": lambda d: d.square() / 2,
+    "-d": lambda d: -d,
+    "d": lambda d: d.clone(),
+    "|d|": lambda d: d.abs(),
+}
+"""Estimators of a Kullback-Leibler divergence from d, a difference of log-probabilities (Schulman 2020, k1 to k3)."""
+PREFERENCES: Formulas = {
+    "log(1 + exp(-d))": lambda d: functional.softplus(-d),
+    "max(0, 1 - d)": lambda d: (1 - d).relu(),
+    "exp(-d)": lambda d: (-d).exp(),
+}
+"""Losses of a margin d between what is preferred and what is not (Rafailov 2023; Zhao 2023)."""
+FAMILIES = (DIVERGENCES, 3), (PREFERENCES, 2)
+"""Formulas that are taken for one another, and how many of them are recognised in torch's code: the others are too simple."""
+SOLVED: Formulas = {
+    "((d - 1/2) {value})^2": lambda c, d: ((d - 0.5) * c).square(),
+    "(1 - {value}) log(1 + exp(-d)) + {value} log(1 + exp(d))": lambda e, d: (
+        (1 - e) * functional.softplus(-d) + e * functional.softplus(d)
+    ),
+}
+"""Losses of a margin with a number that is solved for: IPO's (Azar 2023), and one whose labels are smoothed."""
+SIGNED = {1: "{}", -1: "-({})"}
+FORM = Change(
+    "losses.form",
+    lambda args: f"has {SIGNED[args['sign']].format(args['other'])} there, with d = {{1}}",
+    lambda args: f"computes {{0}} = {SIGNED[args['sign']].format(args['own'])}",
+)
 NEAR = 1e-9
 """Tolerance (relL2) of gradients that count as equal."""
+SMALLEST, MOST_ENTRIES = 1e-12, 2**16
+"""Distance of numbers that count as equal; and the largest number of entries of an array whose formula is recognised."""
 
 
 def is_certain(replay: Replay, proposal: Proposal, *, solved: bool) -> bool:
@@ -82,8 +117,9 @@ def gradients(replay: Replay, proposal: Proposal | None, names: list[str]) -> tu
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of cross-entropy: other divisors, targets that are not ignored, no class weights, other smoothings of labels, a
-    z-loss."""
+    """Mutations of losses: other formulas; of cross-entropy: other divisors, targets that are not ignored, no class weights,
+    other smoothings of labels, a z-loss."""
+    yield from forms(replay.listed if replay.wanted.size <= 1 else ())
     for op in replay.listed if replay.wanted.size <= 1 else ():
         if op.function is functional.kl_div:
             yield op.instead(EXCHANGED, exchanged)
@@ -102,6 +138,35 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
         if "label_smoothing" in loss.given:
             yield from smoothings(op, loss)
             yield from z_losses(op, loss)
+
+
+def forms(ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations of a formula of one array: a divergence by another estimator, another loss of a margin."""
+    real = [op for op in ops if is_real(op) and len(op.runs) == 1 and 1 < op.output.numel() <= MOST_ENTRIES]
+    alike = [(x, total) for x, total in combinations(real, 2) if x.output.shape == total.output.shape]
+    for (x, total), (family, known), sign in product(alike, FAMILIES, SIGNED):
+        for own in (own for own in [*family][:known] if is_near(sign * family[own](x.output), total.output)):
+            others = {other: (formula, None) for other, formula in family.items() if other != own}
+            solved = {other: (formula, Free(0.5, sure=True)) for other, formula in SOLVED.items() if family is PREFERENCES}
+            for other, (formula, free) in (others | solved).items():
+                edits = partial(of_earlier, x, total, sign, formula)
+                yield propose(FORM, (total.target, x.target), edits, free, own=own, other=other, sign=sign)
+
+
+def is_near(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """True if two tensors hold the same numbers, but for rounding."""
+    return torch.allclose(x, y, rtol=NEAR, atol=SMALLEST)
+
+
+def of_earlier(x: Op, total: Op, sign: int, formula: Callable[..., torch.Tensor], *number: float) -> Rewrite:
+    """Rewrite in which one operation computes a formula of what an earlier one gave, with a sign."""
+    gave: list[torch.Tensor] = []
+
+    def noted(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+        gave[:] = [function(*args, **kwargs)]
+        return gave[0]
+
+    return Rewrite({x.place: noted, total.place: lambda f, a, k, n: sign * formula(*number, gave[0])})
 
 
 def exchanged(function: Any, args: Any, kwargs: Any, n: int) -> Any:
