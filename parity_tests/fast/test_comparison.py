@@ -300,6 +300,7 @@ def test_gpt2_is_transformers_gpt2(gpt2):
     assert ("head", "lm_head") in {(module.jax, module.torch) for module in report.modules}
 
 
+@pytest.mark.slow
 def test_two_wrong_settings_of_gpt2_are_named(gpt2):
     from dataclasses import replace
 

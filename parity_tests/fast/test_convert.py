@@ -243,6 +243,7 @@ def test_settings_that_are_not_read_are_told(bart, tmp_path):
         read_ids(tmp_path / "it")
 
 
+@pytest.mark.slow
 def test_a_gpt_writes_what_transformers_writes(gpt2, words, capsys):
     ids = words(TEXTS[0], return_tensors="pt")
     wanted = transformers.GPT2LMHeadModel.from_pretrained(gpt2).generate(

@@ -147,6 +147,7 @@ def test_the_masks_are_those_of_an_ordinary_run():
     np.testing.assert_array_equal(output, dropout(x, 0.5, KEY))
 
 
+@pytest.mark.slow
 @models
 def test_rematerialised_and_unrolled_stacks_draw_the_same_masks(name):
     for how in ({"remat": True}, {"layers": "unrolled"}):

@@ -157,6 +157,7 @@ def test_the_future_has_no_influence_at_all(influence):
     assert not influence(ALL_OF_SOURCE, ALL_OF_TARGET)[0][np.triu_indices(T, 1)].any()
 
 
+@pytest.mark.slow
 def test_everything_up_to_now_has_influence(influence):
     assert np.abs(influence(ALL_OF_SOURCE, ALL_OF_TARGET)[0]).max(-1)[np.tril_indices(T)].min() > 0
 
@@ -265,6 +266,7 @@ def attended(as_float64):
     return tuple(map(torch.stack, (found[:depth], found[depth::2], found[depth + 1 :: 2])))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 def test_attention_weights_are_those_of_the_run(as_float64, attended):
     model, twin, (source, source_valid, target, target_valid), _ = as_float64

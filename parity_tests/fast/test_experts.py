@@ -167,6 +167,7 @@ def replaced(model, config):
     return jax.tree.unflatten(jax.tree.structure(made), jax.tree.leaves(model))
 
 
+@pytest.mark.slow
 def test_ways_are_equal_in_a_stack_of_layers():
     """Under a scan, with remat."""
     from jaxformer.models import abstract

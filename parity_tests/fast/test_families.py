@@ -221,6 +221,7 @@ def call_seq2seq(model, source, target, valid):
 OF_BOOKS = ["nanochat", "nanochat whose heads have keys of their own", "raschka", "raschka with biases"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usually(OF_BOOKS, "nanochat", "raschka"))
 def test_gpts_to_learn_by(name):
     says = check_family(name, probe(V, B, T, 3)[:1], lambda model, ids: model(ids), lambda model, ids: model(ids))
@@ -241,6 +242,7 @@ def test_annotated():
     assert "ignored: src_embed.1.pe, tgt_embed.1.pe (sinusoids, which the model computes)" in says
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usually(["translator", "translator with pre-norm"], "translator"))
 def test_torchs_transformer_inside_of_a_model(name):
     check_family(name, sequences(SOURCES), lambda model, *inputs: model(*inputs), call_seq2seq)

@@ -35,6 +35,7 @@ def test_greedy_tokens_are_identical_past_the_context_too(prompt_length, float64
     assert len(np.unique(ours)) > 3
 
 
+@pytest.mark.slow
 def test_another_model_writes_something_else():
     prompt = np.zeros((1, 3), np.int32)
     first, second = (generate(excite(abstract(CONFIG), seed), prompt, 12, GREEDY) for seed in (9, 7))
@@ -98,6 +99,7 @@ def test_a_row_ends_and_the_others_go_on(padded, float64):
     assert (ours[:, 3] == eos).any()
 
 
+@pytest.mark.slow
 def test_a_repetition_penalty_counts_the_prompt(padded, float64):
     start, twin, text, valid, _ = padded
     sampling = SamplingConfig(temperature=0.0, repetition_penalty=1.9)

@@ -69,6 +69,7 @@ def test_a_head_of_two_tasks_is_not_guessed(save):
             assert jf.load(folder).config.head == "none"
 
 
+@pytest.mark.slow
 def test_bert_before_any_task_has_a_head_and_a_pooler(save, tmp_path):
     theirs, folder = save("BertForPreTraining")
     with pytest.warns(UserWarning, match="cls.seq_relationship.bias, .* of a head for next sentences are not loaded"):

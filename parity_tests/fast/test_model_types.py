@@ -193,6 +193,7 @@ def test_what_is_written_is_what_transformers_wrote(name, case, tmp_path):
     assert [missing, mismatched] == told(transformers.AutoModel, folder)[::2]
 
 
+@pytest.mark.slow
 def test_tables_that_older_pegasus_files_leave_out(case, tmp_path):
     folder = case("pegasus").folder
     shutil.copytree(folder, tmp_path / "older")

@@ -89,6 +89,7 @@ def test_a_mutant_that_breaks_down_is_no_kill():
     assert not outcome.killed
 
 
+@pytest.mark.slow
 def test_only_conversion_notices_a_dropped_key_bias():
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == "key bias dropped"]
     assert try_mutant(mutant).killed_by == "A weights"
@@ -99,6 +100,7 @@ def quick() -> Outcome:
     return try_mutant(QUICK)
 
 
+@pytest.mark.slow
 def test_a_mutant_of_the_values_is_noticed_before_gradients_are_asked_for(quick):
     assert (quick.killed_by, quick.module_right, quick.cause_right) == ("A forward", True, True)
     assert quick.modules

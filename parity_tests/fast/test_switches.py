@@ -468,6 +468,7 @@ def test_longrope_is_not_passed_while_tokens_are_generated():
         generate(model, prompt, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 def test_what_a_beam_finds():
     model, twin = wide_twins("gemma")

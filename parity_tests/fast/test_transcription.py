@@ -130,6 +130,7 @@ def test_lengths_and_likelihoods_of_windows_are_transformers(whisper, monkeypatc
     assert max(length for length, _, _ in wanted) > LONGEST
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 def test_times_are_transformers(whisper):
     theirs, ours = whisper

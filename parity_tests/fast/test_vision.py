@@ -218,7 +218,7 @@ def test_contrastive_losses_are_the_twins(name):
     assert abs(found - getattr(contrastive, name)(3 * jnp.asarray(noise(7, 7))[::-1])) > 0.05  # other pairs
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [*zip(["CLIP", "Siglip"], LOSSES, strict=True)])
 def test_contrastive_losses_and_their_gradients_are_transformers(kind, name, tmp_path):
     tower = SQUARE | {"intermediate_size": 20}

@@ -191,6 +191,7 @@ def test_statistics_tell_other_weights(torch_model, dumped):
     assert report.diverging[0].name == "blocks.1.up"
 
 
+@pytest.mark.slow
 def test_statistics_of_a_jax_reference(torch_model):
     report = jf.compare(port(torch_model), port(torch_model, wrong=0), (IDS,), keep="statistics")
     assert report.diverging[0].name == "blocks.0"

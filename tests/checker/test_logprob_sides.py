@@ -51,6 +51,7 @@ def test_steps_with_a_cache(model):
     assert [(cause.name, cause.args) for cause in report.causes] == [("positions", {"place": 8, "by": -1})]
 
 
+@pytest.mark.slow
 def test_other_ids_are_read(model):
     own = np.array(model(IDS))
 

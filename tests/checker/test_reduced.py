@@ -358,6 +358,7 @@ class Deep(nnx.Module):
         self.blocks = nnx.List([nnx.Linear(width, width // heads, rngs=rngs) for _ in range(layers)])
 
 
+@pytest.mark.slow
 def test_arguments_of_a_constructor_are_found():
     found = arguments_of(Deep(11, 12, 3, 0.5, heads=4, rngs=nnx.Rngs(0)))
     assert found is not None

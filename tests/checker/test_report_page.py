@@ -212,6 +212,7 @@ def test_diverging_only(opened):
     assert not opened("equal").find_elements(By.ID, "diverging-only")
 
 
+@pytest.mark.slow
 def test_positions_of_another_module(opened):
     chrome = opened("different")
     choice = Select(chrome.find_element(By.ID, "position-module"))

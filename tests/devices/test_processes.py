@@ -279,6 +279,7 @@ def test_who_is_connected_with_itself_was_not_heard():
         assert "tried for 0 s: Connection refused" in refused(1, 2, port)
 
 
+@pytest.mark.slow
 def test_whoever_is_no_process_of_the_run_does_not_disturb_it():
     first, port = start(1, "nothing", TOY.replace("int(sys.argv[2])", "2"))[0], PORTS[-1]
     for foreign in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"number": [1], "facts": {}}\n', b'{"number": 1}\n', b""):

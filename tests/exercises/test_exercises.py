@@ -164,7 +164,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("words", BROKEN, ids=lambda words: words.split(":")[0])
 def test_a_port_that_does_not_run_is_one_line(root, refusal, words):
     folder = begin(root, 12, EXERCISES[11])

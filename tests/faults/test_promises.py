@@ -148,6 +148,7 @@ def test_a_run_that_takes_a_configuration_for_a_checkpoint_does_not_go_on(tmp_pa
     assert "holds no checkpoint" in kills.first_saves(1, tmp_path, hasty, longest=0)[0]
 
 
+@pytest.mark.slow
 def test_a_first_save(tmp_path):
     assert kills.first_saves(1, tmp_path, FORKED, longest=0) == []
 

@@ -143,6 +143,7 @@ def test_a_run_that_evaluates_is_saved_by_another_thread(tmp_path):
     assert (int(state.step), state.model["w"].tolist()) == (4, [8.0, 8.0])
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(tmp_path):
     process = begun(EVALUATING, tmp_path / "run")
     process.send_signal(signal.SIGINT)

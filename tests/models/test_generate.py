@@ -61,6 +61,7 @@ def test_a_longer_answer_starts_with_the_shorter(model):
     assert generate(model, prompt(3), 0, key=KEY).shape == (3, 0)
 
 
+@pytest.mark.slow
 def test_the_key_decides(model):
     first, again, other = (generate(model, prompt(3), 20, key=quick_key(seed)) for seed in (0, 0, 1))
     assert np.array_equal(first, again)

@@ -85,6 +85,7 @@ def test_each_head_has_its_map():
     assert figure.axes[4].get_title() == "layer 1, head 1"
 
 
+@pytest.mark.slow
 def test_a_map_grows_with_its_tokens():
     tokens = list("abcdefghi") * 5
     few, many = (draw_heads(np.full((2, 4, n, n), 0.5), tokens[:n], tokens[:n], "") for n in (4, 45))

@@ -97,6 +97,7 @@ def test_the_compiled_side_too(data, tmp_path):
     side.run()
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_first_text_is_the_same(data, tmp_path):
     item = next(item for item in ITEMS if item.build == "checkpoint")

@@ -231,6 +231,7 @@ def test_the_best_come_first(say):
     assert [rows[0][1], rows[2][1]] == say("Katze singt", "Hund")
 
 
+@pytest.mark.slow
 def test_attention_is_drawn(say, tmp_path):
     say("Katze singt", "--attention", str(tmp_path / "map.png"))
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
@@ -277,12 +278,14 @@ def test_standard_input_that_is_not_utf8(folder, refusal, monkeypatch):
     assert said == "standard input, line 2, is not UTF-8: byte 0xe4 at offset 1; convert it first"
 
 
+@pytest.mark.slow
 def test_standard_input_that_is_closed(folder, refusal, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     assert "standard input is closed; give texts, or --file" in refusal(dispatch, ["translate", str(folder)])
     dispatch(["translate", str(folder), "Hund"])
 
 
+@pytest.mark.slow
 def test_the_tokenizer_of_another_run(folder, tmp_path, refusal):
     run = tmp_path / "run"
     shutil.copytree(folder, run)

@@ -220,6 +220,7 @@ def normed_runs(folder, rate=0.01):
     return Run.read(folder / "torch"), Run.read(folder / "jax")
 
 
+@pytest.mark.slow
 def test_statistics_are_no_weights_and_an_update_of_rounding_parts_no_runs(tmp_path):
     torch.set_warn_always(True)
     try:

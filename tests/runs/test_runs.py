@@ -422,7 +422,7 @@ LOST = {
 }
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("aside", "lost"), LOST.values(), ids=LOST)
 def test_a_run_that_has_lost_every_checkpoint_is_told_in_every_way(whole, copy, text_file, capsys, aside, lost):
     remove_checkpoints(copy)
@@ -499,6 +499,7 @@ def test_files_that_are_no_runs_stay_as_they_are(names, tmp_path):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, '{"database": "mine"}')
 
 
+@pytest.mark.slow
 def test_weights_that_were_removed_are_written_again(copy, whole):
     (copy / "weights.safetensors").unlink()
     shakespeare.main(["--resume", "--out", str(copy)])
