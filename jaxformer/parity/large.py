@@ -15,7 +15,7 @@ from jaxformer.parity.numerics.cast_on_use import cast_on_use, casts_on_use
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.summary.summary import Summary
 from jaxformer.parity.trace.archive import ARRAYS
-from jaxformer.parity.trace.jax_hooks import one_by_one
+from jaxformer.parity.trace.programs import one_by_one
 from jaxformer.parity.trace.reference import Reference
 from jaxformer.parity.validate import is_jax
 from jaxformer.runtime.memory import free_bytes, gigabytes

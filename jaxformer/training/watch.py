@@ -18,7 +18,7 @@ from jaxtyping import Array
 from jaxformer.errors import InputError, first_line, type_of
 from jaxformer.parallel.group import run_together
 from jaxformer.parallel.placement import on_host
-from jaxformer.parity.trace.jax_hooks import UNTRACEABLE
+from jaxformer.parity.trace.programs import UNTRACEABLE
 from jaxformer.runs.watched import ROUNDING, Monitor, quantity
 from jaxformer.runtime.jit import jit
 from jaxformer.training.norms import norms_of

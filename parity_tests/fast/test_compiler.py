@@ -11,7 +11,7 @@ import jaxformer.parity.attribute.low_precision as low_precision
 import jaxformer.parity.trace.suspect_operations as suspect_operations
 from jaxformer.parity.compare import compare
 from jaxformer.parity.recorded import check, dump
-from jaxformer.parity.trace import jax_hooks
+from jaxformer.parity.trace import programs
 from jaxformer.runtime import known_programs
 from jaxformer.runtime.xla_options import FAULTS, PRODUCTS_ALONE, known
 
@@ -113,8 +113,8 @@ def test_operations_that_run_by_themselves_are_right(loops):
     def run(x):
         return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, program(x)), (0, wanted))[1] if loops else program(x)
 
-    with jax_hooks.one_by_one():
-        found, _ = jax_hooks.run_once(run, *given)
+    with programs.one_by_one():
+        found, _ = programs.run_once(run, *given)
     np.testing.assert_array_equal(found, wanted)
     with jax.disable_jit():  # which the comparison does not do alone: they are wrong so
         assert not np.array_equal(run(*map(jnp.asarray, given)), wanted)
@@ -136,7 +136,7 @@ def test_what_is_suspected_and_right_is_not_told(monkeypatch):
 @affected
 def test_a_fault_that_no_table_tells(monkeypatch):
     """The comparison's own programs are computed wrong: the port is judged by its operations, one by one."""
-    monkeypatch.setattr(jax_hooks, "exact", lambda options=PRODUCTS_ALONE: known(options))
+    monkeypatch.setattr(programs, "exact", lambda options=PRODUCTS_ALONE: known(options))
     monkeypatch.setattr(suspect_operations, "faults", tuple)
     report = compared(Lengths(), lengths, rng.standard_normal((16_385, 3)))
     assert report.exit_code == 0, report
@@ -150,7 +150,7 @@ def test_a_fault_in_float32_alone(monkeypatch):
 
     def wrong(f, *given, **how):
         output, why = right(f, *given, **how)
-        return (output * 1.001 if jax_hooks.compiles() else output), why
+        return (output * 1.001 if programs.compiles() else output), why
 
     monkeypatch.setattr(low_precision, "run_once", wrong)
     report = compared(Lengths(), lengths, rng.standard_normal((50, 3)))

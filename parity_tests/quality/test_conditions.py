@@ -12,7 +12,7 @@ from flax import nnx
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
-from jaxformer.parity.trace import jax_hooks
+from jaxformer.parity.trace import jax_hooks, programs
 
 D, LAYERS = 4, 2
 X = np.random.default_rng(0).standard_normal((3, 5, D)).astype(np.float32)
@@ -144,5 +144,5 @@ def test_an_error_of_the_models_own_is_no_reason_to_run_it_again():
         raise ValueError("no such size")
 
     with pytest.raises(ValueError, match="no such size"):
-        jax_hooks.run_once(fails, X)
+        programs.run_once(fails, X)
     assert len(calls) == 1

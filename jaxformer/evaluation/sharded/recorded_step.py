@@ -27,7 +27,8 @@ from jaxformer.parity.numerics.metrics import NULL_GRADIENT, error, is_null, ove
 from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.call_records import arrays_in
 from jaxformer.parity.trace.call_sites import Site
-from jaxformer.parity.trace.jax_hooks import RUN_ONCE, watch_jax
+from jaxformer.parity.trace.jax_hooks import watch_jax
+from jaxformer.parity.trace.programs import RUN_ONCE
 from jaxformer.parity.trace.transformations import written_out
 from jaxformer.pytree import is_weight, map_named, named_leaves, named_weights
 from jaxformer.runtime.environment import SCHEDULER

@@ -20,7 +20,7 @@ from jaxformer.parity.attribute.values_and_gradients import (
 )
 from jaxformer.parity.attribute.weights import weights
 from jaxformer.parity.report.data import Stage
-from jaxformer.parity.trace.jax_hooks import one_by_one
+from jaxformer.parity.trace.programs import one_by_one
 from jaxformer.parity.trace.reference import LOW_PRECISION, Tier
 from jaxformer.validation.fields import check_choice
 

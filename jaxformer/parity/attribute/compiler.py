@@ -16,8 +16,8 @@ from jaxformer.parity.numerics.metrics import FACTOR, UNIT_ROUNDOFF, as_float64,
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.runs.end_to_end import propagate
 from jaxformer.parity.trace.call_sites import CALL
-from jaxformer.parity.trace.jax_hooks import compiles, one_by_one
 from jaxformer.parity.trace.outputs import side_by_side
+from jaxformer.parity.trace.programs import compiles, one_by_one
 from jaxformer.parity.trace.suspect_operations import Suspect
 from jaxformer.runtime.crashes import Child, Outcome, exported, run_exported
 from jaxformer.runtime.xla_options import IN_FLAGS, cure

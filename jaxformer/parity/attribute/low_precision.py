@@ -38,8 +38,8 @@ from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.load_weights import Candidate, joined, parted
 from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_sites import CALL
-from jaxformer.parity.trace.jax_hooks import one_by_one, run_once
 from jaxformer.parity.trace.outputs import apart, side_by_side
+from jaxformer.parity.trace.programs import one_by_one, run_once
 from jaxformer.parity.trace.reference import Reference, saying
 from jaxformer.runtime.xla_options import NONE, Options
 

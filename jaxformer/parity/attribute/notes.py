@@ -23,8 +23,8 @@ from jaxformer.parity.runs.isolated import Isolated
 from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_records import is_attention
 from jaxformer.parity.trace.call_sites import ATTENTION, CALL, Site, last, parameters_of, parent
-from jaxformer.parity.trace.jax_hooks import run_once
 from jaxformer.parity.trace.outputs import side_by_side
+from jaxformer.parity.trace.programs import run_once
 from jaxformer.parity.trace.suspect_operations import filled_otherwise, host_draws
 
 

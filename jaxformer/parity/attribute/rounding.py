@@ -9,8 +9,8 @@ import numpy as np
 from jaxformer.parity.numerics.metrics import TOLERANCES, Error, Kind, as_float64, entry_groups, over, usual_entries
 from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.trace import Traced
-from jaxformer.parity.trace.jax_hooks import RUN_ONCE
 from jaxformer.parity.trace.low_precision import Given, in_bfloat16, own_arrays, rounded
+from jaxformer.parity.trace.programs import RUN_ONCE
 from jaxformer.runtime.xla_options import Options
 
 INCONCLUSIVE = 1e-6

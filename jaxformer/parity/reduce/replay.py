@@ -29,8 +29,9 @@ from jaxformer.parity.runs.activation_patching import ActivationPatching, Code, 
 from jaxformer.parity.runs.load_weights import joined, parted, ready
 from jaxformer.parity.trace.call_records import Record, named_arrays
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
-from jaxformer.parity.trace.jax_hooks import UNTRACEABLE, run_once, watch_jax
+from jaxformer.parity.trace.jax_hooks import watch_jax
 from jaxformer.parity.trace.outputs import Call, picked
+from jaxformer.parity.trace.programs import UNTRACEABLE, run_once
 from jaxformer.parity.trace.pytree_modules import open_modules
 from jaxformer.parity.trace.reference import apply
 from jaxformer.parity.trace.transformations import written_out

@@ -19,7 +19,8 @@ from jaxformer.parity.pairing.arrays import AxisOrders, fit
 from jaxformer.parity.runs.load_weights import joined, parted
 from jaxformer.parity.trace.call_records import Record, arrays_in, replaced
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
-from jaxformer.parity.trace.jax_hooks import compiled_once, watch_jax
+from jaxformer.parity.trace.jax_hooks import watch_jax
+from jaxformer.parity.trace.programs import compiled_once
 from jaxformer.parity.trace.transformations import written_out
 from jaxformer.runtime.xla_options import Options
 
@@ -223,8 +224,8 @@ class PatchedProgram:
 
         program = jax.value_and_grad(run, (0, 1), has_aux=True) if given.gradients else run
         values, *more = ({place: _flat(array) for place, array in each.items()} for each in _parts(given))
-        compiled, untraced = compiled_once(program, values, weights, *more, dict.fromkeys(boundaries, False), options=options)
-        return cls(given, load, compiled, last, orders, not untraced)
+        compiled = compiled_once(program, values, weights, *more, dict.fromkeys(boundaries, False), options=options)
+        return cls(given, load, compiled.run, last, orders, compiled.is_compiled)
 
     def run(self, known: Mapping[ArrayKey, Order], opened: Mapping[ArrayKey, bool]) -> PatchedRun:
         """Run with these orders of torch's axes; jax's arrays stay at the boundaries where `opened` is True."""

@@ -14,8 +14,9 @@ from jaxformer.io.on_disk import kept, kept_tree
 from jaxformer.parity.runs.load_weights import joined, parted
 from jaxformer.parity.trace.call_records import arrays_in, replaced
 from jaxformer.parity.trace.call_sites import CALL, Site
-from jaxformer.parity.trace.jax_hooks import UNTRACEABLE, run_once, watch_jax
+from jaxformer.parity.trace.jax_hooks import watch_jax
 from jaxformer.parity.trace.outputs import said, several
+from jaxformer.parity.trace.programs import UNTRACEABLE, run_once
 from jaxformer.parity.trace.source_lines import definition_of
 from jaxformer.parity.trace.suspect_operations import Suspect, empty_arrays, jax_draws, suspect_operations
 from jaxformer.parity.trace.transformations import unopened, written_out

@@ -18,7 +18,7 @@ from jaxformer.parity.numerics.axis_order import Order, nearer_order, to_torch_a
 from jaxformer.parity.runs.activation_patching import Code, PatchedProgram, PatchedRun, given_by
 from jaxformer.parity.trace.call_records import Trace
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
-from jaxformer.parity.trace.jax_hooks import RUN_ONCE
+from jaxformer.parity.trace.programs import RUN_ONCE
 from jaxformer.runtime.xla_options import Options
 
 MOST_PASSES = 6

@@ -21,8 +21,8 @@ from jaxformer.parity.runs.load_weights import joined, parted, ready
 from jaxformer.parity.trace.call_records import Record, arrays_in, replaced
 from jaxformer.parity.trace.call_sites import CALL, Site, ancestors, below
 from jaxformer.parity.trace.coverage import whole_slices
-from jaxformer.parity.trace.jax_hooks import run_once
 from jaxformer.parity.trace.outputs import Call, several, side_by_side
+from jaxformer.parity.trace.programs import run_once
 from jaxformer.parity.trace.reference import LOW_PRECISION, Reference, Tier, saying
 from jaxformer.pytree import named_weights
 from jaxformer.runtime.xla_options import exact

@@ -9,8 +9,8 @@ from jaxtyping import PyTree
 
 from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
 from jaxformer.parity.runs.load_weights import joined, parted, ready
-from jaxformer.parity.trace.jax_hooks import run_once
 from jaxformer.parity.trace.outputs import side_by_side
+from jaxformer.parity.trace.programs import run_once
 from jaxformer.parity.trace.reference import Call, Reference
 from jaxformer.parity.trace.torch_hooks import Arrays
 from jaxformer.pytree import named_weights

@@ -24,8 +24,9 @@ from jaxformer.parity.runs.load_weights import Candidate, float64_run, ready
 from jaxformer.parity.trace.call_records import arrays_in
 from jaxformer.parity.trace.call_sites import Site, last, parent
 from jaxformer.parity.trace.draws import DROPOUT, Draw, fed_draws, repeatable_draws, seen_draws
-from jaxformer.parity.trace.jax_hooks import UNTRACEABLE, tap, watch_jax
+from jaxformer.parity.trace.jax_hooks import tap, watch_jax
 from jaxformer.parity.trace.outputs import state_behind
+from jaxformer.parity.trace.programs import UNTRACEABLE
 from jaxformer.parity.trace.reference import Call, Reference, saying
 from jaxformer.parity.trace.suspect_operations import jax_draws
 from jaxformer.parity.trace.torch_hooks import record_in_torch

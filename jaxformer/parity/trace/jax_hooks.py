@@ -21,97 +21,12 @@ from jax.extend.source_info_util import register_exclusion
 from jaxformer.parity.trace.call_records import is_mapped, outside_of_vmaps
 from jaxformer.parity.trace.call_sites import Observer, Visits, is_public, join, public_methods
 from jaxformer.parity.trace.pytree_modules import Watch, watch_pytrees
-from jaxformer.parity.trace.source_lines import line_of
-from jaxformer.parity.trace.transformations import HiddenCallsError, none_hidden, watch_layers, written_out
+from jaxformer.parity.trace.transformations import none_hidden, watch_layers
 from jaxformer.pytree import dotted
-from jaxformer.runtime.crashes import CRASHED, note
-from jaxformer.runtime.memory import give_back_freed_memory
-from jaxformer.runtime.xla_options import Options, exact
 from jaxformer.validation.fields import check_kind
 
 T = TypeVar("T")
 register_exclusion(os.path.dirname(os.path.dirname(__file__)) + os.sep)  # so that JAX's errors show the user's own lines
-
-RUN_ONCE: Options = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_cpu_parallel_codegen_split_count": 1,
-}
-"""Compiler options for a program that runs once: compilation takes half the time."""
-
-UNTRACEABLE = (
-    HiddenCallsError,
-    jax.errors.ConcretizationTypeError,
-    jax.errors.NonConcreteBooleanIndexError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
-"""Errors of code that needs concrete values while it is traced, or whose calls are seen only with concrete values."""
-
-
-_one_by_one: list[bool] = []
-"""Non-empty if operations run one by one in the running comparison."""
-
-
-@contextmanager
-def one_by_one() -> Iterator[None]:
-    """Context manager: operations run one by one, and no program is compiled."""
-    _one_by_one.append(True)
-    try:
-        yield
-    finally:
-        _one_by_one.pop()
-
-
-def compiles() -> bool:
-    """True if programs are compiled."""
-    return not (_one_by_one or os.environ.get(CRASHED))
-
-
-def run_once(f: Callable[..., Any], *given: Any, options: Options = RUN_ONCE) -> tuple[Any, str]:
-    """Return f(*given), compiled, and ''; if f cannot be traced, f(*given) uncompiled, and the reason with the line of user
-    code."""
-    program, why = compiled_once(f, *given, options=options)
-    return program(*given), why
-
-
-def compiled_once(f: Callable[..., Any], *like: Any, options: Options = RUN_ONCE) -> tuple[Callable[..., Any], str]:
-    """Return f compiled for arguments like these, and ''; if that is impossible, f to be run uncompiled, and the reason."""
-    if jax.config.values["jax_disable_jit"]:
-        return f, "the code around the comparison, which turns jit off"
-    if not compiles():
-        return written_out()(f), "operations run one by one"
-    try:
-        program = jax.jit(noted(f)).lower(*like).compile(exact(options))
-        give_back_freed_memory()  # which the compiler took, and which would add to what the program takes
-        return program, ""
-    except (*UNTRACEABLE, ValueError) as error:
-        return written_out()(f), _why_not_jit(error)
-
-
-def noted(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap f for jit: once it is traced, note that the compiled program runs, in case of a crash."""
-
-    @wraps(f)
-    def traced(*given: Any) -> Any:
-        output = f(*given)
-        note("the compiled program")
-        return output
-
-    return traced
-
-
-def _why_not_jit(error: Exception) -> str:
-    """Describe what jit cannot do, and where; another error is raised again."""
-    if isinstance(error, ValueError) and NO_GRADIENT not in str(error):
-        raise error
-    place = line_of(error) or "a line of a library's"
-    return f"jit {'hides calls in' if isinstance(error, HiddenCallsError) else 'cannot trace'} {place}"
-
-
-NO_GRADIENT = "Reverse-mode differentiation does not work for lax.while_loop"
-"""jit's message for a loop that has gradients only without jit, where it is a Python loop."""
 
 _running: list[Callable[[str, Any], Any]] = []
 """Functions that record taps in the running comparison."""
