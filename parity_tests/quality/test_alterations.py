@@ -206,7 +206,7 @@ BUGS = {
         "heads",
         "torch uses k_proj and v_proj as named; jax exchanges the two",
     ),
-    "rounded": ({"type": jnp.bfloat16}, "heads", "jax rounds the result to bfloat16"),
+    "rounded": ({"type": jnp.bfloat16}, "heads", "jax rounds the weights to bfloat16"),
     "gates": (
         {"gates": True},
         "gated",

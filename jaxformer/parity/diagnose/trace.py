@@ -29,6 +29,8 @@ HERE = os.path.dirname(__file__) + os.sep
 PARITY = os.path.dirname(os.path.dirname(__file__)) + os.sep
 WATCHING = os.path.join(PARITY, "trace") + os.sep
 """Folder of the functions through which observed modules are called: their frames belong to no code."""
+GENERATED = ("<@", "<frozen")
+"""Beginnings of the file names of code that beartype and Python make. Others with < hold a user's code: typed in, or traced."""
 OPENED = (functional.multi_head_attention_forward,)
 """torch functions whose inner operations are listed one by one."""
 LAYERS = os.path.join("nn", "modules", "transformer.py")
@@ -199,8 +201,8 @@ def opened(mode: TorchFunctionMode) -> Iterator[None]:
 
 
 def is_ours(file: str) -> bool:
-    """True for code of this folder, generated code, and jaxtyping's checks of argument types in tests."""
-    return file.startswith((HERE, "<")) or f"{os.sep}jaxtyping{os.sep}" in file
+    """True for code of this folder, and checks of argument types in tests."""
+    return file.startswith((HERE, *GENERATED)) or f"{os.sep}jaxtyping{os.sep}" in file
 
 
 class Listing(TorchFunctionMode):

@@ -11,7 +11,19 @@ import torch
 from jaxformer.parity.diagnose.computes import JOINING, Compute, behind, gives, of_first, operand, with_operand
 from jaxformer.parity.diagnose.functions import ACTIVATIONS, NORMS, is_real
 from jaxformer.parity.diagnose.modules import name_of
-from jaxformer.parity.diagnose.mutation import Change, Edit, Edits, Free, Mutation, Proposal, Target, grouped, propose, together
+from jaxformer.parity.diagnose.mutation import (
+    REPEATS,
+    Change,
+    Edit,
+    Edits,
+    Free,
+    Mutation,
+    Proposal,
+    Target,
+    grouped,
+    propose,
+    together,
+)
 from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
 from jaxformer.parity.diagnose.operators import arguments, axes, permute
 from jaxformer.parity.diagnose.operators.operations import replacements
@@ -45,6 +57,8 @@ BOTH_LEFT_OUT = Change(
     subjects=2,
 )
 TAKEN_FOR = Change("pairs.taken_for", "uses {1} in its place", reroutes=True)
+LATER_FOR = Change("pairs.later_taken_for", "uses {1} in its place", cost=REPEATS, reroutes=True)
+"""What is computed later may be made of what it stands for: then that is done twice."""
 EXCHANGED = Change(
     "pairs.exchanged",
     "exchanges the two",
@@ -52,7 +66,7 @@ EXCHANGED = Change(
     subjects=2,
     reroutes=True,
 )
-BEHIND = Change("pairs.behind", "does that after {1} instead")
+BEHIND = Change("pairs.behind", "does that after {1} instead", cost=REPEATS)
 ONE_PART = Change("pairs.one_part", "does it to the second operand of {1} alone, before the sum")
 
 
@@ -66,7 +80,8 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     yield from neither(real)
     yield from both_left_out(once)
     for one, other in (pair for those in groups for pair in permutations(those, 2)):
-        yield both(TAKEN_FOR, one, other, {one.place: gives(other.output)})
+        change = TAKEN_FOR if other.run.number < one.run.number else LATER_FOR
+        yield both(change, one, other, {one.place: gives(other.output)})
     for one, other in (pair for those in groups for pair in combinations(those, 2)):
         yield both(EXCHANGED, one, other, {one.place: gives(other.output), other.place: gives(one.output)})
     yield from exchanged_with_children(replay, once)
