@@ -199,9 +199,17 @@ def test_a_table_of_two_uses_has_a_padding_index():
     ours = noise(4, D)
     theirs = ours + np.eye(4)[:, 2:3] * noise(D, seed=1)
     said = "jax's gradient differs in row 2 of 4 alone: torch's padding_idx gives that row none from the lookup of a tied table"
-    assert str(explain(Difference(ours, theirs, "gradient"))) == said
-    theirs[1] *= 1.1
+    assert str(explain(Difference(ours, theirs, "gradient", padded=True))) == said
     assert not explain(Difference(ours, theirs, "gradient"))
+    theirs[1] *= 1.1
+    assert not explain(Difference(ours, theirs, "gradient", padded=True))
+
+
+@pytest.mark.parametrize("kind", ["gradient", "gradients"])
+def test_a_factor_of_one_entry_is_no_cause(kind):
+    theirs = np.array([0.3, -0.7])
+    assert "by 2.5" in str(explain(Difference(2.5 * theirs, theirs, kind)))
+    assert not explain(Difference(2.5 * theirs[:1], theirs[:1], kind))
 
 
 class TorchShift(torch.nn.Module):

@@ -44,7 +44,7 @@ def torch_loss(model: TorchNet, x: Any, ids: Any, rewards: Any) -> Any:
     return -(ratio * gains[:, None]).mean() - 0.1 * log_p.mean()
 
 
-def jax_loss(*, temperature: float = 0.5, ddof: int = 1, epsilon: float = 1e-2) -> Callable[..., Any]:
+def jax_loss(*, temperature: float = 0.5, ddof: int = 1, epsilon: float = 1e-2, sign: int = 1) -> Callable[..., Any]:
     def call(p: Any, x: Any, ids: Any, rewards: Any) -> Any:
         logits = x @ p["choice.weight"].T + p["choice.bias"]
         soft = jax.nn.softmax(logits / temperature)
@@ -53,7 +53,7 @@ def jax_loss(*, temperature: float = 0.5, ddof: int = 1, epsilon: float = 1e-2) 
         log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), ids[..., None], -1)[..., 0]
         gains = (rewards - rewards.mean()) / (rewards.std(ddof=ddof) + epsilon)
         ratio = jnp.exp(log_p - jax.lax.stop_gradient(log_p))
-        return -(ratio * gains[:, None]).mean() - 0.1 * log_p.mean()
+        return -(ratio * sign * gains[:, None]).mean() - 0.1 * log_p.mean()
 
     return call
 
@@ -61,6 +61,7 @@ def jax_loss(*, temperature: float = 0.5, ddof: int = 1, epsilon: float = 1e-2) 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a biased deviation": ({"ddof": 0}, "`rewards.std()` (FILE); jax divides by n (biased)"),
     "another epsilon": ({"epsilon": 1e-4}, "`rewards.std() + 1e-2` (FILE); jax has 0.0001 for 0.01 there"),
+    "the other sign": ({"sign": -1}, ", or the same: "),
     "no temperature": ({"temperature": 1.0}, "`logits / 0.5` (FILE); jax leaves it out"),
 }
 

@@ -2,6 +2,7 @@
 factor of advantages whose ratio of probabilities is 1."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class EqualValues(Search):
     """Search in which the array is the gradient that `backward` gives, of calls whose values stay as they are."""
 
     backward: Backward = field(kw_only=True)
+    rivals: ClassVar[int] = 4
 
     def _tried(self, proposal: Proposal, found: list[Candidate]) -> Candidate | None:
         """Accept a number that was solved for only if it is round: where a factor alone is wrong, many numbers give it."""

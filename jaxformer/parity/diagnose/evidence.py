@@ -78,6 +78,8 @@ class Difference:
     """Function that gives the replay of the backward pass, if the array is a gradient; None without torch's model."""
     values: Callable[[], "Replay | None"] = lambda: None
     """Function that gives the replay of the call's values, if the array is a gradient; None without torch's model."""
+    padded: bool = False
+    """True if an embedding of torch's has a `padding_idx`."""
     normal: np.ndarray | None = None
     """jax's array in the normal run, with jax's axes, if it is an output."""
 
@@ -95,7 +97,8 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool, near: b
     if gradient:
         backward, kind = partial(backward_of, traced, mismatch), "gradients" if several_differ(traced, mismatch) else "gradient"
         values = partial(replay_of_values, traced, owner)
-        return Difference(*both, kind, what=mismatch.what, session=traced.session, backward=backward, values=values)
+        own = {"session": traced.session, "padded": bool(traced.reference.padding)}
+        return Difference(*both, kind, what=mismatch.what, backward=backward, values=values, **own)
     if mismatch.owner in traced.valid:
         evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
         return Difference(*both, last(owner.path), evidence, forced=scores_of(mismatch.owner) in traced.valid)

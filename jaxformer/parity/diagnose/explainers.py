@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.errors import message_of
 from jaxformer.parity.diagnose.by_arrays.attention import explain_attention, explain_empty_rows
-from jaxformer.parity.diagnose.by_arrays.gradients import explain_gradient
+from jaxformer.parity.diagnose.by_arrays.gradients import explain_factor, explain_gradient
 from jaxformer.parity.diagnose.by_arrays.norms import explain_cancelled, explain_epsilon, explain_running
 from jaxformer.parity.diagnose.by_arrays.order import (
     explain_axes,
@@ -110,10 +110,11 @@ EXPLAINERS = (
     Explainer("another type", ("value", SCORES, WEIGHTS), "", explain_cast),
     Explainer("a variance in one pass", ("value",), "f", explain_cancelled),
     Explainer("another attention", (SCORES, WEIGHTS), "f", explain_attention),
-    Explainer("a factor of a gradient, or rows without one", ("gradient",), "f", explain_gradient),
+    Explainer("a gradient that stops, or rows without one", ("gradient",), "f", explain_gradient),
     Explainer("a gradient that stops in torch's code", ("gradient", "gradients"), "f", explain_stops),
-    Explainer("a factor of one gradient, or rows without one", ("gradients",), "f", explain_gradient),
     Explainer("another gradient of equal values", ("gradient", "gradients"), "f", explain_equal),
+    Explainer("one gradient that stops, or rows without one", ("gradients",), "f", explain_gradient),
+    Explainer("a factor of a gradient", ("gradient", "gradients"), "f", explain_factor),
     Explainer("another running statistic", (STATISTIC,), "f", explain_running),
     Explainer("axes in another order", ("value",), "", explain_axes),
     Explainer("shifted ids", ("value",), "iu", explain_ids),

@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.mutation import REPEATS, Proposal, grouped
-from jaxformer.parity.diagnose.operators import arguments, operations, parameters
+from jaxformer.parity.diagnose.operators import arguments, means, operations, parameters
 from jaxformer.parity.diagnose.operators import scales as scaling
 from jaxformer.parity.diagnose.operators.losses import is_certain
 from jaxformer.parity.diagnose.registry import every, kinds
@@ -91,6 +91,8 @@ class Search:
     """Words for the first mutation that gave the array but failed the cross-check."""
     limit: float = field(init=False)
     """Largest residual of a candidate."""
+    rivals: ClassVar[int] = 0
+    """Least number of exact candidates after which a kind of mutations ends."""
 
     def __post_init__(self) -> None:
         self.limit, self.replay.ends = limit_of(self.torch, self.jax), self.budget.ends
@@ -141,7 +143,7 @@ class Search:
         found: list[Candidate] = []
         for kind, most in kinds(self.replay, self.budget.session, self.budget.left / self.replay.cost):
             for proposal in kind:
-                if self.budget.is_spent or sum(each.certainty == "exact" for each in found) >= most:
+                if self.budget.is_spent or sum(each.certainty == "exact" for each in found) >= max(most, self.rivals):
                     break
                 self.budget.tried += 1
                 if candidate := self._tried(proposal, found):
@@ -160,15 +162,19 @@ class Search:
 
     def _rivals(self, found: list[Candidate]) -> list[Candidate]:
         """Candidates that leave out an operation, tried where a candidate reads the same tensors in another way; with another
-        number, where one adds an operation; and with another epsilon, where one multiplies a result: the input of a norm."""
+        number, where one adds an operation or amounts to a factor; and with another epsilon, where one multiplies a result: the
+        input of a norm."""
         changes = {each.mutation.change for each in found}
         read, repeats = parameters.READ in changes, any(each.cost == REPEATS for each in changes)
-        scales = scaling.MULTIPLE in changes
-        every = self.replay.operations if read or repeats or scales else []
+        scales, factors = (
+            scaling.MULTIPLE in changes,
+            any(dict(each.mutation.args).get("how") in means.FACTORS for each in found),
+        )
+        every = self.replay.operations if read or repeats or scales or factors else []
         left_out = (
             each for op in every for each in operations.omissions(op) if read and each.mutation.change == operations.LEFT_OUT
         )
-        numbers = (each for op in every for each in arguments.proposals(op) if repeats and each.free)
+        numbers = (each for op in every for each in arguments.proposals(op) if (repeats or factors) and each.free)
         runs = (replace(op, only=only) for op in every for only in ([None] if len(op.runs) == 1 else range(len(op.runs))))
         epsilons = (each for op in runs for each in arguments.epsilons(op) if scales)
         return [each for proposal in (*left_out, *numbers, *epsilons) if (each := self._tried(proposal, found))]

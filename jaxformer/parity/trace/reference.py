@@ -42,6 +42,10 @@ HINTS = (
         ["TypeError", "missing", "required positional argument"],
         "it takes more inputs than it was given: return them all as a tuple (on the command line --inputs module:function)",
     ),
+    (
+        ["not differentiable with respect to argument"],
+        "inputs of floats are differentiated, and torch gives that argument no gradient: hold it as a constant on both sides",
+    ),
     (["Reverse-mode differentiation does not work"], "or leave out the checks of gradients"),
     (["int32", "int64"], "the run in float64 has JAX's x64 on, in which integers are int64 unless told their type: tell yours"),
     (

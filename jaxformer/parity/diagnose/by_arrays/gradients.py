@@ -1,4 +1,4 @@
-"""Explain gradients that differ: NaN, a factor, a gradient that stops, rows without one."""
+"""Explain gradients that differ: NaN, a gradient that stops, rows without one, a factor."""
 
 import numpy as np
 
@@ -35,7 +35,7 @@ IS_ZERO = Change("gradient.zero", "{side}'s gradient is 0 in {where}, where {oth
 
 
 def explain_gradient(difference: Difference) -> Candidate | None:
-    """Explain a gradient by NaN, by a gradient that stops on one side, by a constant factor, or by rows that get none."""
+    """Explain a gradient by NaN, by a gradient that stops on one side, or by rows that get none."""
     ours, theirs = difference.jax, difference.torch
     if not np.isfinite(theirs).all():
         return None
@@ -46,10 +46,18 @@ def explain_gradient(difference: Difference) -> Candidate | None:
         return plain(STOPS_IN_TORCH, what=what)
     if not ours.any():
         return plain(STOPS_IN_JAX, what=what)
+    stopped = next(filter(None, (partly_stopped(ours, theirs, axis) for axis in range(ours.ndim))), None)
+    return stopped or (one_row(ours, theirs) if difference.padded else None)
+
+
+def explain_factor(difference: Difference) -> Candidate | None:
+    """Explain a gradient of several entries by a constant factor, which tells less than code that gives it."""
+    ours, theirs = difference.jax, difference.torch
+    if ours.size == 1 or not np.isfinite([ours, theirs]).all() or not theirs.any():
+        return None
     factor, residual = factor_between(ours, theirs)
-    if residual <= EXPLAINED < abs(factor - 1):
-        return plain(TIMES, residual, what=difference.what or "gradient", by=factor)
-    return next(filter(None, (partly_stopped(ours, theirs, axis) for axis in range(ours.ndim))), None) or one_row(ours, theirs)
+    is_factor = residual <= EXPLAINED < abs(factor - 1)
+    return plain(TIMES, residual, what=difference.what or "gradient", by=factor) if is_factor else None
 
 
 def one_row(ours: np.ndarray, theirs: np.ndarray) -> Candidate | None:

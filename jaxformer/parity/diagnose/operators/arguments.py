@@ -45,7 +45,7 @@ def proposals(op: Op) -> Iterator[Proposal]:
         elif isinstance(was, torch.Tensor) and at not in (0, 1) and op.name != "where":
             yield op.instead(WITHOUT, with_argument(at, None), how="bias" if was.ndim == 1 else "tensor", at=at)
         else:
-            name = name_of(op.function, at) if op.name in WINDOWED else ""
+            name = name_of(op.function, at) if op.name in WINDOWED or type(was) is bool else ""
             for other in other_values(was, op.name, int(op.name[-2]) if name in OF_AXES else 1):
                 is_factor = type(other) is int and other != 0 and is_real(op)
                 near = tuple(partial(op.rewrite, with_argument(at, c * other)) for c in BESIDE if is_factor)

@@ -3,7 +3,6 @@
 A loss is one number, which many mutations give: a candidate has to give jax's gradients too."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import combinations, product
 from typing import Any
@@ -66,9 +65,7 @@ FAMILIES = (DIVERGENCES, 3), (PREFERENCES, 2)
 """Formulas that are taken for one another, and how many of them are recognised in torch's code: the others are too simple."""
 SOLVED: Formulas = {
     "((d - 1/2) {value})^2": lambda c, d: ((d - 0.5) * c).square(),
-    "(1 - {value}) log(1 + exp(-d)) + {value} log(1 + exp(d))": lambda e, d: (
-        (1 - e) * functional.softplus(-d) + e * functional.softplus(d)
-    ),
+    "(1 - {value}) log(1 + exp(-d)) + {value} log(1 + exp(d))": lambda e, d: smoothed(e, d),
 }
 """Losses of a margin with a number that is solved for: IPO's (Azar 2023), and one whose labels are smoothed."""
 SIGNED = {1: "{}", -1: "-({})"}
@@ -90,30 +87,34 @@ def is_certain(replay: Replay, proposal: Proposal, *, solved: bool) -> bool:
         return True
     if not replay.jax_gradients:
         return not solved
-    names = [name for name, parameter in replay.model.named_parameters() if name in replay.jax_gradients]
+    leaves = {name: leaf for name, leaf in leaves_of(replay).items() if name in replay.jax_gradients}
     try:
-        found = gradients(replay, proposal, names)
+        found = gradients(replay, proposal, [*leaves.values()])
     except (RuntimeError, TypeError, ValueError):
         return False
-    pairs = [(host(each), replay.jax_gradients[name]) for name, each in zip(names, found, strict=True)]
+    pairs = [(host(each), replay.jax_gradients[name]) for name, each in zip(leaves, found, strict=True)]
     noise = NULL_GRADIENT * rms(own for _, own in pairs)
     return all(is_null(each, own, noise) or distance(each, own) <= NEAR for each, own in pairs)
 
 
-def gradients(replay: Replay, proposal: Proposal | None, names: list[str]) -> tuple[Any, ...]:
-    """Compute torch's gradients of the parameters `names`, with a mutation if there is one."""
-    parameters = dict(replay.model.named_parameters())
-    wanted = [parameters[name] for name in names]
+def leaves_of(replay: Replay) -> dict[str, torch.Tensor]:
+    """Parameters and float inputs of the user's call, by the names of their gradients."""
+    inputs = {f"input {i}": x for i, x in enumerate(replay.call_inputs) if x.is_floating_point()}
+    return {**dict(replay.model.named_parameters()), **inputs}
+
+
+def gradients(replay: Replay, proposal: Proposal, leaves: list[torch.Tensor]) -> tuple[Any, ...]:
+    """Compute torch's gradients of these leaves with a mutation."""
     with running(), torch.enable_grad():
-        for parameter in wanted:
-            parameter.requires_grad_()
+        for leaf in leaves:
+            leaf.requires_grad_()
         try:
-            with proposal.edit() if proposal else nullcontext():
+            with proposal.edit():
                 total = (side_by_side(replay.run_model()) * torch.as_tensor(replay.cotangent)).sum()
-            return torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True)
+            return torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
         finally:
-            for parameter in wanted:
-                parameter.requires_grad_(False)
+            for leaf in leaves:
+                leaf.requires_grad_(False)
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
@@ -142,7 +143,9 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 def forms(ops: Sequence[Op]) -> Iterator[Proposal]:
     """Mutations of a formula of one array: a divergence by another estimator, another loss of a margin."""
-    real = [op for op in ops if is_real(op) and len(op.runs) == 1 and 1 < op.output.numel() <= MOST_ENTRIES]
+    real = [
+        op for op in ops if is_real(op) and len(op.runs) == 1 and 1 < op.output.numel() <= MOST_ENTRIES and varies(op.output)
+    ]
     alike = [(x, total) for x, total in combinations(real, 2) if x.output.shape == total.output.shape]
     for (x, total), (family, known), sign in product(alike, FAMILIES, SIGNED):
         for own in (own for own in [*family][:known] if is_near(sign * family[own](x.output), total.output)):
@@ -151,6 +154,18 @@ def forms(ops: Sequence[Op]) -> Iterator[Proposal]:
             for other, (formula, free) in (others | solved).items():
                 edits = partial(of_earlier, x, total, sign, formula)
                 yield propose(FORM, (total.target, x.target), edits, free, own=own, other=other, sign=sign)
+
+
+def smoothed(share: float, d: torch.Tensor) -> torch.Tensor:
+    """Loss of a margin in which a share of the labels is the other one. ValueError for more than half of them, or for none."""
+    if not 0 < share <= 0.5:
+        raise ValueError(f"{share} is no share of labels")
+    return (1 - share) * functional.softplus(-d) + share * functional.softplus(d)
+
+
+def varies(x: torch.Tensor) -> bool:
+    """True if entries differ: at one number, many formulas agree."""
+    return not is_near(x, x.flatten()[0].expand_as(x))
 
 
 def is_near(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -1,6 +1,6 @@
 """Mutations of means in a loss: which entries count, and what their sum is divided by."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from itertools import chain, product
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from jaxformer.parity.diagnose.computes import Compute
-from jaxformer.parity.diagnose.mutation import Change, Proposal, Target, grouped, propose
+from jaxformer.parity.diagnose.mutation import Change, Mutation, Proposal, Target, grouped, propose
 from jaxformer.parity.diagnose.reductions import At, Mean, Reduce, in_their_runs, is_mask, means_in, row_sums_in, spread
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Rewrite
@@ -39,10 +39,17 @@ WHICH = {
 HOW = {f"{form} {which}": FORMS[form].replace("{which}", WHICH[which]) for form in FORMS for which in WHICH}
 HOW["entries every"] = HOW["mean every"]
 OTHER = Change("means.other", HOW, "computes {targets:and}")
+FACTORS = {f"{form} own" for form in ("sum", "entries", "rows")}
+"""Other means that amount to a factor: another number in the code may be the same."""
 OF_ROWS = Change("means.of_rows", "divides each sum by the number of entries that its mask keeps")
 MOST_MASKS, MOST_ROWS = 4, 64
 MOST_ENTRIES = 2**20
 """Largest number of entries of which some are chosen."""
+
+
+def is_factor(mutation: Mutation) -> bool:
+    """True if another mean amounts to a factor."""
+    return mutation.change == OTHER and dict(mutation.args)["how"] in FACTORS
 
 
 class Form(NamedTuple):
@@ -73,8 +80,8 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     rows, which become means."""
     if replay.wanted.size > 1:
         return
-    masks = masks_in(replay)
-    every = [(mean, [*others(mean, masks)]) for mean in means_in(replay)]
+    masks, lengths = masks_in(replay), {len(x) for x in replay.call_inputs if x.ndim}
+    every = [(mean, [*others(mean, masks, lengths)]) for mean in means_in(replay)]
     yield from chain.from_iterable(alike([each]) for each in every)
     by_mask = [*grouped(every, lambda each: (each[0].x.shape, bits(each[0].kept))).values()]
     by_line = [those for each in by_mask for those in grouped(each, lambda each: each[0].at.op.place).values()]
@@ -100,9 +107,9 @@ def edit(several: list[Callable[[], Mapping[At, Compute]]]) -> Rewrite:
     return in_their_runs({at: compute for each in several for at, compute in each().items()})
 
 
-def others(mean: Mean, masks: list[tuple[Target, torch.Tensor]]) -> Iterator[Other]:
-    """Other means of the same entries: of other entries, of another form, or both."""
-    own, forms, is_small = Kept("own", {}, mean.kept), [*forms_of(mean)], mean.x.numel() <= MOST_ENTRIES
+def others(mean: Mean, masks: list[tuple[Target, torch.Tensor]], lengths: Collection[int]) -> Iterator[Other]:
+    """Other means of the same entries: of other entries, of another form, or both. `lengths`: those of the call's inputs."""
+    own, forms, is_small = Kept("own", {}, mean.kept), [*forms_of(mean, lengths)], mean.x.numel() <= MOST_ENTRIES
     choices, elsewhere = ([*choices_of(mean, masks)], [*moved(mean)]) if is_small else ([], [])
     plain = [*product(forms[:1], choices), *product(forms, [own]), *product(forms[:1], elsewhere)]
     for form, chosen in [*plain, *product(forms[1:], choices)]:
@@ -110,14 +117,15 @@ def others(mean: Mean, masks: list[tuple[Target, torch.Tensor]]) -> Iterator[Oth
         yield Other(words, partial(mean.computes, chosen.kept, form.reduce))
 
 
-def forms_of(mean: Mean) -> Iterator[Form]:
+def forms_of(mean: Mean, lengths: Collection[int]) -> Iterator[Form]:
     """Ways to make one number of a mean's entries."""
     n = mean.x.numel()
     yield Form("mean", {}, lambda x, shares, more: x.sum() / (shares.sum() + more))
     yield Form("sum", {}, lambda x, shares, more: x.sum())
     yield Form("entries", {"n": n}, lambda x, shares, more: x.sum() / n)
     for rows in rows_of(mean):
-        yield Form("rows", {"rows": rows}, lambda x, shares, more, rows=rows: x.sum() / rows)
+        if mean.x.ndim > 1 or rows in lengths:  # or any factor would be a number of rows
+            yield Form("rows", {"rows": rows}, lambda x, shares, more, rows=rows: x.sum() / rows)
         yield Form("rows_first", {"rows": rows}, partial(by_groups, lambda x, rows=rows: x.reshape(rows, -1)))
         by_columns = partial(by_groups, lambda x, rows=rows: x.reshape(rows, -1).T)
         yield Form("columns_first", {"columns": n // rows}, by_columns)

@@ -124,7 +124,7 @@ def replacements(op: Op) -> Iterator[Proposal]:
     yield from activations(op)
     if name in CONTRARY:
         yield op.instead(FUNCTION, of_all(getattr(torch, CONTRARY[name])), function=CONTRARY[name])
-    if name == "pow" and op.args[1:] == (2,):
+    if name == "pow" and [*map(type, op.args[1:])] == [int] and op.args[1] == 2:
         yield op.instead(FUNCTION, of_first(torch.abs), function="abs")
     if sum(isinstance(each, torch.Tensor) for each in op.args[:2]) == 2:
         for how in OTHERWISE.get(name, ()):

@@ -58,7 +58,7 @@ BOTH_LEFT_OUT = Change(
 )
 TAKEN_FOR = Change("pairs.taken_for", "uses {1} in its place", reroutes=True)
 LATER_FOR = Change("pairs.later_taken_for", "uses {1} in its place", cost=REPEATS, reroutes=True)
-"""What is computed later may be made of what it stands for: then that is done twice."""
+"""Change in which a later array, which may be made of the one that it stands for, is used: then that is done twice."""
 EXCHANGED = Change(
     "pairs.exchanged",
     "exchanges the two",
