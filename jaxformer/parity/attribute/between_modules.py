@@ -5,14 +5,13 @@ stops."""
 from dataclasses import replace
 
 from jaxformer.parity.diagnose.explainers import diagnosed
-from jaxformer.parity.diagnose.replays import replay_of_values
+from jaxformer.parity.diagnose.replays import backward_of_call, replay_of_values
 from jaxformer.parity.numerics.metrics import error, over
 from jaxformer.parity.report.data import Module
-from jaxformer.parity.runs.gradients_of_weights import gradients_of_weights
 from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_sites import CALL
 
-WHAT = "gradients of all weights"
+WHAT = "gradients of all weights and inputs"
 
 
 def with_code_between(traced: Traced, rows: list[Module]) -> list[Module]:
@@ -21,12 +20,10 @@ def with_code_between(traced: Traced, rows: list[Module]) -> list[Module]:
     told = any(row.diverging and (row.cause or over(row.local, "activation")) for row in rows)
     if told or traced.reference.source is None:
         return rows
-    from jaxformer.parity.diagnose.backward import Backward, explain_stopped, flat
+    from jaxformer.parity.diagnose.backward import explain_stopped
     from jaxformer.parity.diagnose.equal_values import explain_equal_values
 
-    names = tuple(gradients_of_weights(traced))
-    jax, torch = (flat(side[name] for name in names) for side in (traced.gradients, traced.reference.gradients))
-    backward = Backward(traced.reference, CALL, names, set(), jax, torch)
+    backward = backward_of_call(traced)
     cause = diagnosed(traced.session, lambda: explain_stopped(backward, traced.session))
     searched = any(row.diverging and row.jax == str(CALL) for row in rows)
     if not cause and not searched and (values := replay_of_values(traced, CALL)):
@@ -34,5 +31,5 @@ def with_code_between(traced: Traced, rows: list[Module]) -> list[Module]:
     if not cause:
         return rows
     rows = rows if any(row.diverging for row in rows) else [replace(row, diverging=row.jax == str(CALL)) for row in rows]
-    own, off = {"cause": str(cause), "causes": cause.causes(WHAT), "what": WHAT}, error(jax, torch)
+    own, off = {"cause": str(cause), "causes": cause.causes(WHAT), "what": WHAT}, error(backward.jax, backward.torch)
     return [replace(row, **own, local_gradient=row.local_gradient or off) if row.diverging else row for row in rows]

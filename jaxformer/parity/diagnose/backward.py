@@ -123,7 +123,8 @@ class Backward:
     reference: Reference
     owner: Site
     place: ArrayKey | tuple[str, ...]
-    """Array whose gradient is compared: an input of the call or an output of a call inside it; or the names of its weights."""
+    """Array whose gradient is compared: an input of the call or an output of a call inside it; or the names of its weights, and
+    of the user's inputs: 'input 0'."""
     boundaries: set[ArrayKey]
     """Arrays that jax and torch have in common; no gradient passes through them."""
     jax: np.ndarray
@@ -146,16 +147,20 @@ class Backward:
         makers = {self.owner, *(place.site for place in passing)}
         made = {ArrayKey(site, "output", i) for site in makers for i in range(len(reference.calls[site].output))}
         observer = _Inside(Cut(reference.calls, given | made, self.boundaries - passing), self.owner, altered)
+        inputs = {f"input {i}": tensor for i, tensor in enumerate(tensors_of(reference.inputs, torch.float64))}
+        names = () if isinstance(self.place, ArrayKey) else self.place
+        for name in inputs.keys() & {*names}:
+            inputs[name].requires_grad_()
         with torch.enable_grad(), torch_float64():
             with watch_torch(model, observer), observer.stack:
                 observer.enter(CALL, ())
-                observer.leave(CALL, reference.source.call(model, *tensors_of(reference.inputs, torch.float64)))
-            if one := isinstance(self.place, ArrayKey):
+                observer.leave(CALL, reference.source.call(model, *inputs.values()))
+            if isinstance(self.place, ArrayKey):
                 leaves = [observer.cut.leaves[self.place]]
             else:
-                leaves = [model.get_parameter(name) for name in self.place]
+                leaves = [inputs[name] if name in inputs else model.get_parameter(name) for name in self.place]
             found = torch.autograd.grad(observer.cut.total, leaves, allow_unused=True, materialize_grads=True)
-        return host(found[0]) if one else flat(map(host, found))
+        return flat(map(host, found)) if names else host(found[0])
 
 
 def is_stopped(reference: Reference, place: ArrayKey) -> bool:

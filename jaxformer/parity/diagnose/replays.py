@@ -76,12 +76,23 @@ def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":
     from jaxformer.parity.diagnose.backward import Backward, flat
 
     owner, boundaries = traced.pairs[mismatch.owner], traced.boundaries
+    if mismatch.place is None and set(traced.pairs) == {CALL}:
+        return backward_of_call(traced)
     if mismatch.place is None:
         ours, theirs = of_own_weights(traced, mismatch.owner)
         return Backward(traced.reference, owner, tuple(theirs), boundaries, flat(ours.values()), flat(theirs.values()))
     site, part, number = mismatch.place
     place = ArrayKey(traced.pairs[site], {"input_gradients": "inputs"}.get(part, "output"), number)
     return Backward(traced.reference, owner, place, boundaries, mismatch.jax, mismatch.torch)
+
+
+def backward_of_call(traced: Traced) -> "Backward":
+    """Return the replay of the backward pass of torch's whole call, for the gradients of all weights and float inputs."""
+    from jaxformer.parity.diagnose.backward import Backward, flat
+
+    names = tuple(traced.reference.gradients)
+    jax, torch = (flat(side[name] for name in names) for side in (traced.gradients, traced.reference.gradients))
+    return Backward(traced.reference, CALL, names, set(), jax, torch)
 
 
 def replay_of(

@@ -35,8 +35,9 @@ OPENED = (functional.multi_head_attention_forward,)
 """torch functions whose inner operations are listed one by one."""
 LAYERS = os.path.join("nn", "modules", "transformer.py")
 """File of torch's modules whose own lines are shown."""
-LITTLE, LONGEST = 1e-4, 60
-"""Relative size of a nudge; largest number of source characters that are shown."""
+LITTLE, LONGEST, FIRST = 1e-4, 60, 37
+"""Relative size of a nudge; largest number of source characters that are shown, and how many of them are the first: the end
+tells an expression from those inside it."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def text_of(frame: Frame) -> tuple[str, str]:
     text = lines[0][start:end] if len(lines) == 1 else "".join([lines[0][start:], *lines[1:-1], lines[-1][:end]])
     text = " ".join(text.split())
     where = f"{os.path.basename(code.co_filename)}:{first}"
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "...", where
+    return text if len(text) <= LONGEST else f"{text[:FIRST]}...{text[FIRST - LONGEST + 3 :]}", where
 
 
 def place_of() -> tuple[Place, FrameType | None]:
