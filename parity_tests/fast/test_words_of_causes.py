@@ -58,6 +58,29 @@ def test_a_factor_of_an_activations_operand(function, factor, words):
     assert words in cause_between(Gate(function, 1), Gate(function, factor), noise(4, 5, seed=2))
 
 
+def floored(x):
+    return torch.floor(4 * x)
+
+
+def rounded(x):
+    return torch.round(4 * x)
+
+
+def squared(x):
+    return torch.sigmoid(x) ** 2
+
+
+def powered(x):
+    return torch.sigmoid(x) ** 1.5
+
+
+@pytest.mark.parametrize(
+    ("torchs", "jaxs", "words"), [(rounded, floored, "jax has floor there"), (squared, powered, "jax has 1.5 for 2 there")]
+)
+def test_another_rounding_or_exponent(torchs, jaxs, words):
+    assert words in cause_between(Gate(torchs, 1), Gate(jaxs, 1), noise(4, 5, seed=2))
+
+
 class Branches(torch.nn.Module):
     """Two branches, from each of which something is subtracted."""
 

@@ -104,6 +104,7 @@ OTHER_WITH_NUMBERS = {
 COMPARING = {"lt", "le", "gt", "ge"}
 CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "any": "all", "all": "any", "abs": "square", "square": "abs"}
 REDUCTIONS = ("mean", "sum", "amax", "amin")
+ROUNDINGS = ("round", "floor", "ceil", "trunc")
 VARIANCES = ("var", "std", "var_mean", "std_mean")
 NORMALIZED = ("layer_norm", "rms_norm")
 CONVOLVING = ("conv1d", "conv2d", "conv3d")

@@ -20,6 +20,7 @@ from jaxformer.parity.diagnose.functions import (
     OTHERWISE,
     POOLINGS,
     REDUCTIONS,
+    ROUNDINGS,
     VARIANCES,
     WINDOWED,
     WINDOWS,
@@ -144,8 +145,8 @@ def replacements(op: Op) -> Iterator[Proposal]:
             yield op.instead(PADS, partial(padded, how), how=how)
     for how, window in WINDOWS.get(name[:-2], {}).items():
         yield op.instead(WINDOW, window, how=how)
-    for other in REDUCTIONS if name in REDUCTIONS else ():
-        if other != name:
+    for family in (each for each in (REDUCTIONS, ROUNDINGS) if name in each):
+        for other in (other for other in family if other != name):
             yield op.instead(FUNCTION, of_all(getattr(torch, other)), function=other)
     for how, correction in (("biased", 0), ("unbiased", 1)) if name in VARIANCES else ():
         yield op.instead(VARIANCE, partial(corrected, correction), how=how)
