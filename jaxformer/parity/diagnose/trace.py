@@ -35,7 +35,7 @@ OPENED = (functional.multi_head_attention_forward,)
 """torch functions whose inner operations are listed one by one."""
 LAYERS = os.path.join("nn", "modules", "transformer.py")
 """File of torch's modules whose own lines are shown."""
-LITTLE, LONGEST, FIRST = 1e-4, 60, 37
+LITTLE, LONGEST, FIRST = 1e-4, 60, 43
 """Relative size of a nudge; largest number of source characters that are shown, and how many of them are the first: the end
 tells an expression from those inside it."""
 
