@@ -86,7 +86,7 @@ GROUPS = [
         (
             "the correction in the weights of experts",
             patch(experts, route=corrected),
-            "pairs.behind kept=0 'at=`scores + correction*' 'at=`SCORES*'",
+            "reroute.operand how=plain ordinal=first 'at=`scores.gather*' 'at=`grouped.masked_fill*'",
         ),
         (
             "experts chosen without their correction",
