@@ -207,9 +207,9 @@ def test_a_table_of_two_uses_has_a_padding_index():
 
 @pytest.mark.parametrize("kind", ["gradient", "gradients"])
 def test_a_factor_of_one_entry_is_no_cause(kind):
-    theirs = np.array([0.3, -0.7])
-    assert "by 2.5" in str(explain(Difference(2.5 * theirs, theirs, kind)))
-    assert not explain(Difference(2.5 * theirs[:1], theirs[:1], kind))
+    torch_gradient = np.array([0.3, -0.7])
+    assert "by 2.5" in str(explain(Difference(2.5 * torch_gradient, torch_gradient, kind)))
+    assert not explain(Difference(2.5 * torch_gradient[:1], torch_gradient[:1], kind))
 
 
 class TorchShift(torch.nn.Module):

@@ -106,6 +106,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "another clip": ({"clip": 0.2}, "to 1 +- 0.4; jax limits it to 1 +- 0.2"),
     "the smaller": ({"larger": jnp.minimum}, "jax takes the smaller (`minimum`)"),
     "absolute errors": ({"error": jnp.abs}, "`(values - returns).square()` (FILE); jax has abs there"),
+    "a weight that makes a sum of a mean": ({"weights": (0.5, 4.5)}, "; jax has 4.5 for 0.3 there"),
     "weights exchanged": ({"weights": (0.3, 0.5)}, "jax has 0.3 for 0.5 in "),
 }
 
@@ -153,6 +154,7 @@ PREFERENCES: dict[str, tuple[dict[str, Any], str]] = {
         {"of_margin": lambda d: -0.8 * jax.nn.log_sigmoid(d) - 0.2 * jax.nn.log_sigmoid(-d)},
         "jax has -((1 - 0.2) log(1 + exp(-d)) + 0.2 log(1 + exp(d))) there",
     ),
+    "another divisor, which is no number of rows": ({"rows": 5}, "jax multiplies the result by 0.6"),
     "a mean for a sum of each row": ({"rows": B * T}, "(FILE); jax takes the mean (residual"),
 }
 

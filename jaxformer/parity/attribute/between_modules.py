@@ -1,6 +1,6 @@
 """Gradients that differ although no module's values do, and without a cause in one module: those of code between taps, which no
 module shows, and of what a module's children are given. The backward pass of torch's whole call is searched for a gradient that
-stops."""
+stops, and then for other code with the same values."""
 
 from dataclasses import replace
 

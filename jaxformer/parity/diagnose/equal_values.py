@@ -33,15 +33,12 @@ class EqualValues(Search):
         value = candidate.mutation.value if candidate and proposal.free else None
         return candidate if value is None or float(f"{value:.{ROUND}g}") == value else None
 
-    def array(self, proposal: Proposal) -> np.ndarray | None:
+    def _run(self, proposal: Proposal) -> np.ndarray | None:
         """Replay torch's code with a mutation, and return the gradient; None if a value changes, too."""
-        if off(super().array(proposal), self.replay.wanted) > EXPLAINED:
+        if off(super()._run(proposal), self.replay.wanted) > EXPLAINED:
             return None
         self.budget.spend(self.replay.cost)
-        try:
-            return self.backward.gradient(proposal.edit())
-        except Exception:  # any error of the model's code
-            return None
+        return self.backward.gradient(proposal.edit())
 
     def _is_certain(self, fixed: Proposal, *, solved: bool) -> bool:
         return True  # it gives jax's gradient

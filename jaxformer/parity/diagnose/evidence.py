@@ -97,8 +97,8 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool, near: b
     if gradient:
         backward, kind = partial(backward_of, traced, mismatch), "gradients" if several_differ(traced, mismatch) else "gradient"
         values = partial(replay_of_values, traced, owner)
-        own = {"session": traced.session, "padded": bool(traced.reference.padding)}
-        return Difference(*both, kind, what=mismatch.what, backward=backward, values=values, **own)
+        difference = Difference(*both, kind, what=mismatch.what, session=traced.session, backward=backward, values=values)
+        return replace(difference, padded=bool(traced.reference.padding))
     if mismatch.owner in traced.valid:
         evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
         return Difference(*both, last(owner.path), evidence, forced=scores_of(mismatch.owner) in traced.valid)

@@ -126,6 +126,11 @@ def is_activation(op: Op) -> bool:
     return op.name in ACTIVATIONS
 
 
+def is_near(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """True if two tensors hold the same numbers, but for rounding."""
+    return torch.allclose(x, y, rtol=1e-9, atol=1e-12)
+
+
 def is_real(op: Op) -> bool:
     """True if an operation computes one tensor of floats, and does not only move entries."""
     x = op.output

@@ -79,8 +79,8 @@ def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":
     if mismatch.place is None and set(traced.pairs) == {CALL}:
         return backward_of_call(traced)
     if mismatch.place is None:
-        ours, theirs = of_own_weights(traced, mismatch.owner)
-        return Backward(traced.reference, owner, tuple(theirs), boundaries, flat(ours.values()), flat(theirs.values()))
+        jax, torch = of_own_weights(traced, mismatch.owner)
+        return Backward(traced.reference, owner, tuple(torch), boundaries, flat(jax.values()), flat(torch.values()))
     site, part, number = mismatch.place
     place = ArrayKey(traced.pairs[site], {"input_gradients": "inputs"}.get(part, "output"), number)
     return Backward(traced.reference, owner, place, boundaries, mismatch.jax, mismatch.torch)

@@ -166,10 +166,7 @@ class Search:
         input of a norm."""
         changes = {each.mutation.change for each in found}
         read, repeats = parameters.READ in changes, any(each.cost == REPEATS for each in changes)
-        scales, factors = (
-            scaling.MULTIPLE in changes,
-            any(dict(each.mutation.args).get("how") in means.FACTORS for each in found),
-        )
+        scales, factors = scaling.MULTIPLE in changes, any(means.is_factor(each.mutation) for each in found)
         every = self.replay.operations if read or repeats or scales or factors else []
         left_out = (
             each for op in every for each in operations.omissions(op) if read and each.mutation.change == operations.LEFT_OUT
@@ -247,9 +244,12 @@ class Search:
             return None
         self.budget.spend(self.replay.cost)
         try:
-            return self.replay.array(proposal.edit())
+            return self._run(proposal)
         except Exception:  # any error of the model's code
             return None
+
+    def _run(self, proposal: Proposal) -> np.ndarray | None:
+        return self.replay.array(proposal.edit())
 
 
 def limit_of(torch: np.ndarray, jax: np.ndarray) -> float:

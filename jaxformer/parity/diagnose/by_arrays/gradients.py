@@ -52,10 +52,10 @@ def explain_gradient(difference: Difference) -> Candidate | None:
 
 def explain_factor(difference: Difference) -> Candidate | None:
     """Explain a gradient of several entries by a constant factor, which tells less than code that gives it."""
-    ours, theirs = difference.jax, difference.torch
-    if ours.size == 1 or not np.isfinite([ours, theirs]).all() or not theirs.any():
+    jax, torch = difference.jax, difference.torch
+    if jax.size == 1 or not np.isfinite([jax, torch]).all() or not torch.any():
         return None
-    factor, residual = factor_between(ours, theirs)
+    factor, residual = factor_between(jax, torch)
     is_factor = residual <= EXPLAINED < abs(factor - 1)
     return plain(TIMES, residual, what=difference.what or "gradient", by=factor) if is_factor else None
 

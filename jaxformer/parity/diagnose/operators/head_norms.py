@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from jaxformer.parity.diagnose.functions import NORMALIZED, normalized, scaled
+from jaxformer.parity.diagnose.functions import NORMALIZED, is_near, normalized, scaled
 from jaxformer.parity.diagnose.modules import given_by, intercepted, its_input, name_of, norms, path_of, replaced, starred
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Proposal, grouped, propose, together
 from jaxformer.parity.diagnose.operators.rotary_tables import parts, put
@@ -244,11 +244,6 @@ def formula(norm: Norm, width: int | None, axes: tuple[int, ...], x: torch.Tenso
     epsilon = next((held[name] for name in ("eps", "epsilon", "variance_epsilon") if isinstance(held.get(name), float)), 0.0)
     y = normalized(units, axes, epsilon, "" if is_centered else "rms").reshape(x.shape)
     return scaled(y, getattr(norm.made, "weight", None), getattr(norm.made, "bias", None))
-
-
-def is_near(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """True if two tensors hold the same numbers, but for rounding."""
-    return torch.allclose(x, y, rtol=NEAR, atol=NEAR)
 
 
 def of_others(replay: Replay, norm: Norm) -> Iterator[Proposal]:

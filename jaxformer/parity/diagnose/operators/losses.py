@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.diagnose.computes import behind, with_named
-from jaxformer.parity.diagnose.functions import is_real
+from jaxformer.parity.diagnose.functions import is_near, is_real
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
 from jaxformer.parity.diagnose.reductions import EACH, Loss, class_axis
 from jaxformer.parity.diagnose.replay import Replay, running
@@ -63,9 +63,18 @@ PREFERENCES: Formulas = {
 """Losses of a margin d between what is preferred and what is not (Rafailov 2023; Zhao 2023)."""
 FAMILIES = (DIVERGENCES, 3), (PREFERENCES, 2)
 """Formulas that are taken for one another, and how many of them are recognised in torch's code: the others are too simple."""
+
+
+def smoothed(share: float, d: torch.Tensor) -> torch.Tensor:
+    """Loss of a margin in which a share of the labels is the other one. ValueError for more than half of them, or for none."""
+    if not 0 < share <= 0.5:
+        raise ValueError(f"{share} is no share of labels")
+    return (1 - share) * functional.softplus(-d) + share * functional.softplus(d)
+
+
 SOLVED: Formulas = {
     "((d - 1/2) {value})^2": lambda c, d: ((d - 0.5) * c).square(),
-    "(1 - {value}) log(1 + exp(-d)) + {value} log(1 + exp(d))": lambda e, d: smoothed(e, d),
+    "(1 - {value}) log(1 + exp(-d)) + {value} log(1 + exp(d))": smoothed,
 }
 """Losses of a margin with a number that is solved for: IPO's (Azar 2023), and one whose labels are smoothed."""
 SIGNED = {1: "{}", -1: "-({})"}
@@ -76,8 +85,8 @@ FORM = Change(
 )
 NEAR = 1e-9
 """Tolerance (relL2) of gradients that count as equal."""
-SMALLEST, MOST_ENTRIES = 1e-12, 2**16
-"""Distance of numbers that count as equal; and the largest number of entries of an array whose formula is recognised."""
+MOST_ENTRIES = 2**16
+"""Largest number of entries of an array whose formula is recognised."""
 
 
 def is_certain(replay: Replay, proposal: Proposal, *, solved: bool) -> bool:
@@ -156,21 +165,9 @@ def forms(ops: Sequence[Op]) -> Iterator[Proposal]:
                 yield propose(FORM, (total.target, x.target), edits, free, own=own, other=other, sign=sign)
 
 
-def smoothed(share: float, d: torch.Tensor) -> torch.Tensor:
-    """Loss of a margin in which a share of the labels is the other one. ValueError for more than half of them, or for none."""
-    if not 0 < share <= 0.5:
-        raise ValueError(f"{share} is no share of labels")
-    return (1 - share) * functional.softplus(-d) + share * functional.softplus(d)
-
-
 def varies(x: torch.Tensor) -> bool:
     """True if entries differ: at one number, many formulas agree."""
     return not is_near(x, x.flatten()[0].expand_as(x))
-
-
-def is_near(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """True if two tensors hold the same numbers, but for rounding."""
-    return torch.allclose(x, y, rtol=NEAR, atol=SMALLEST)
 
 
 def of_earlier(x: Op, total: Op, sign: int, formula: Callable[..., torch.Tensor], *number: float) -> Rewrite:
