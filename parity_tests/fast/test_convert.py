@@ -282,6 +282,7 @@ def test_spaces_around_a_target_are_kept_as_transformers_keeps_them(bart, words,
     assert capsys.readouterr().out == f"{shown(wanted)}\n"
 
 
+@pytest.mark.slow
 def test_a_run_is_written_for_transformers_and_writes_the_same_characters(tmp_path, capsys):
     sizes = {"d_model": 12, "n_layers": 2, "n_heads": 3, "d_ff": 20}
     config = jf.GPTConfig(vocab_size=len(CHARACTERS), context=256, tied=True, **sizes)

@@ -162,6 +162,7 @@ def test_everything_up_to_now_has_influence(influence):
     assert np.abs(influence(ALL_OF_SOURCE, ALL_OF_TARGET)[0]).max(-1)[np.tril_indices(T)].min() > 0
 
 
+@pytest.mark.slow
 def test_every_source_token_has_influence_everywhere(influence):
     assert np.abs(influence(ALL_OF_SOURCE, ALL_OF_TARGET)[1]).max(-1).min() > 0
 

@@ -228,6 +228,7 @@ def test_gpts_to_learn_by(name):
     assert ("trf_blocks.0.att.mask, trf_blocks.1.att.mask (the causal mask)" in says) == name.startswith("raschka")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usually(["bart", "marian", "marian of two vocabularies"], "bart"))
 def test_bart_and_marian(name):
     def call_torch(model, source, target, valid):
@@ -237,6 +238,7 @@ def test_bart_and_marian(name):
     assert ("decoder.embed_positions.weight (sinusoids, frozen)" in says) == (name != "bart")
 
 
+@pytest.mark.slow
 def test_annotated():
     says = check_family("annotated", sequences(SOURCES), lambda model, *inputs: model(*inputs), call_seq2seq)
     assert "ignored: src_embed.1.pe, tgt_embed.1.pe (sinusoids, which the model computes)" in says

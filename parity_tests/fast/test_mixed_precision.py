@@ -42,6 +42,7 @@ def torch_gradient(config, weights, batch, dtype, *, autocast):
     return loss.detach(), {name: parameter.grad for name, parameter in twin.named_parameters()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_step_in_bfloat16_is_as_accurate_as_torchs_autocast(config):
     weights = excite(abstract(config), seed=1)

@@ -44,8 +44,7 @@ RARE |= {it for it in CASES if it.endswith((", masked", ", sequence", ", tokens"
 OFTEN = usually(CASES, *(name for name in CASES if name not in RARE))
 ONE_OF_EACH = usually(
     CASES,
-    *("bart", "bert, masked", "clip", "deepseek_v2", "falcon, slopes", "gemma4_text", "gpt_oss", "modernbert, mean"),
-    *("qwen2_moe", "t5, untied", "whisper"),
+    *("bart", "bert, masked", "falcon, slopes", "gpt_oss", "modernbert, mean", "t5, untied"),
 )
 """Cases that usually run; `python -m tests.proven` runs all."""
 LIKE_OTHERS = {"gpt_bigcode, heads", "falcon, in turn", "codegen"}

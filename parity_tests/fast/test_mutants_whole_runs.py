@@ -18,10 +18,10 @@ def test_without_a_bug_the_comparison_is_green(case):
 
 
 OF_RUNS = [mutant for mutant in MUTANTS if mutant.case in CASES]
-OF_ONE = [mutant for mutant in OF_RUNS if mutant.case == "sgd"]
+TWO = [mutant for mutant in OF_RUNS if mutant.case == "sgd"][-2:]
 
 
-@pytest.mark.parametrize("mutants", [OF_ONE, pytest.param(OF_RUNS, marks=pytest.mark.slow)], ids=["of one case", "every"])
+@pytest.mark.parametrize("mutants", [TWO, pytest.param(OF_RUNS, marks=pytest.mark.slow)], ids=["two", "every"])
 def test_mutants_of_training_and_decoding_are_killed(capsys, mutants):
     outcomes = [try_mutant(mutant) for mutant in mutants]
     with capsys.disabled():

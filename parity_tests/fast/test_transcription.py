@@ -41,6 +41,7 @@ def whisper(tmp_path_factory):
         return theirs, replace(ours, model=to_float64(ours.model))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", usually(CASES, "long, into English, timestamps, 3"))
 def test_ids_are_transformers(name, whisper):

@@ -154,6 +154,7 @@ def test_the_same_measures(trained, float64):
     assert int(ours[1]) / int(ours[2]) > 0.3
 
 
+@pytest.mark.slow
 def test_the_same_translations(trained, float64):
     """Greedily and by a beam, of sentences that training has not seen."""
     texts = sentences(12, 1).sources

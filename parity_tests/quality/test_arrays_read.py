@@ -10,6 +10,7 @@ from flax import nnx
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
+from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.support.helpers import noise, usually
 
 pytestmark = pytest.mark.foreign
@@ -119,3 +120,107 @@ def test_another_array_is_told_beside_what_has_no_cause():
     given = noise(2, 5, 6, seed=1), noise(2, 5, 6, seed=2), np.arange(5) < np.array([[5], [3]])
     report = compare(theirs, OfItself(theirs.state_dict()), given, tier="A", checks=("forward", "local"))
     assert "input of k: torch adds input 1; jax adds input in the place of that" in report.verdict, str(report)
+
+
+class Attends(torch.nn.Module):
+    """Cross-attention of one module of torch's, over keys that are normed, with padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out = torch.nn.LayerNorm(D), torch.nn.Linear(D, D)
+        self.attend = torch.nn.MultiheadAttention(D, 2, batch_first=True)
+
+    def forward(self, x, memory, pad):
+        keys = self.norm(memory)
+        return self.out(x + self.attend(x, keys, keys, key_padding_mask=pad, need_weights=False)[0])
+
+
+def normed(weights, x):
+    x = x - x.mean(-1, keepdims=True)
+    return x / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * weights["norm.weight"] + weights["norm.bias"]
+
+
+def line(weights, name, x):
+    return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+
+def attended(weights, x, memory, pad, bug):
+    def heads(name, x):
+        i = "qkv".index(name) * D
+        y = x @ weights["attend.in_proj_weight"][i : i + D].T + weights["attend.in_proj_bias"][i : i + D]
+        return y.reshape(*y.shape[:2], 2, D // 2).swapaxes(1, 2)
+
+    keys = normed(weights, memory)
+    scores = heads("q", x) @ heads("k", keys).mT / (D // 2) ** 0.5
+    scores = jnp.where(pad[:, None, None], -1e30, scores)
+    y = jax.nn.softmax(scores, -2 if bug == "queries" else -1) @ heads("v", memory if bug == "values" else keys)
+    return line(weights, "out", x + line(weights, "attend.out_proj", y.swapaxes(1, 2).reshape(x.shape)))
+
+
+OF_ATTENTION = {
+    "values": "torch passes attend its own arguments; jax passes what it is given as array 2 for its third argument",
+    "queries": "jax takes the softmax over queries, not keys",
+}
+
+
+@pytest.mark.parametrize("bug", OF_ATTENTION)
+def test_causes_in_what_attention_of_torchs_reads(bug):
+    theirs = excite(Attends().eval(), seed=1)
+    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in theirs.named_parameters()}
+    given = noise(3, 4, D, seed=1), noise(3, 6, D, seed=2), np.arange(6) >= np.array([[6], [3], [4]])
+    how = {"call_jax": lambda w, *x: attended(w, *x, bug), "checks": ("local",), "tier": "A"}
+    assert OF_ATTENTION[bug] in compare(theirs, weights, given, **how).verdict
+
+
+class Gated(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(D)
+        self.a, self.b, self.out = (torch.nn.Linear(D, n) for n in (D, D, 3))
+
+    def forward(self, x):
+        y = self.norm(x)
+        return self.out(x + self.a(y) * torch.sigmoid(self.b(y))).square().mean()
+
+
+@pytest.mark.parametrize("tapped", [False, True])
+def test_another_array_is_read_in_a_loss(tapped):
+    """The gradients of what is read in its place have to be jax's, too."""
+    theirs = excite(Gated().eval(), seed=0)
+    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in theirs.named_parameters()}
+
+    def loss(weights, x):
+        y = tap("norm", normed(weights, x)) if tapped else normed(weights, x)
+        gated = line(weights, "a", y) * jax.nn.sigmoid(line(weights, "b", y))
+        return jnp.square(line(weights, "out", y + gated)).mean()
+
+    report = compare(theirs, weights, (noise(5, D, seed=4),), call_jax=loss)
+    what = "what norm gives" if tapped else "`self.norm(x)` (test_arrays_read.py:"
+    assert f"jax reads {what}" in report.verdict, str(report)
+    assert "for its first operand" in report.verdict
+
+
+class Typed(torch.nn.Module):
+    """Places and types, of which either may be looked up by the other's ids."""
+
+    def __init__(self):
+        super().__init__()
+        self.place, self.kind, self.norm = torch.nn.Embedding(9, D), torch.nn.Embedding(11, D), torch.nn.LayerNorm(D)
+
+    def forward(self, places, types):
+        return self.norm(self.place(places.long()) + self.kind(types.long())).square()
+
+
+@pytest.mark.parametrize("reduced", ["no", "mean"])
+def test_two_inputs_are_exchanged(reduced):
+    theirs = excite(Typed().eval(), seed=0)
+    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in theirs.named_parameters()}
+
+    def squares(weights, types, places):
+        x = jnp.square(normed(weights, weights["place.weight"][places] + weights["kind.weight"][types]))
+        return x.mean() if reduced == "mean" else x
+
+    ids = np.random.default_rng(0).integers(0, 9, (2, 3, 5))
+    how = {"call_torch": lambda model, *ids: model(*ids).mean()} if reduced == "mean" else {}
+    verdict = compare(theirs, weights, (*ids,), call_jax=squares, **how).verdict
+    assert "torch takes input 0 and input 1 as named; jax exchanges the two" in verdict, verdict

@@ -277,7 +277,7 @@ class Branches(torch.nn.Module):
 
 
 @pytest.mark.foreign
-@pytest.mark.parametrize(("axis", "cause"), [(-1, "EQUAL"), (-2, "torch computes normalize, in 2 places; jax has -2 for -1")])
+@pytest.mark.parametrize(("axis", "cause"), [(-1, "EQUAL"), (-2, "(test_axes.py:275)); jax has -2 for -1")])
 def test_both_branches(axis, cause):
     def ours(_, *both):
         x, y = (each / jnp.linalg.norm(each, axis=axis, keepdims=True) for each in both)
@@ -306,3 +306,21 @@ def test_one_place_that_suffices_is_told_alone():
     assert "x.sum(-1)`" in verdict
     assert "jax has mean there" in verdict
     assert "places" not in verdict
+
+
+class OfRows(torch.nn.Module):
+    """Sums in four places, of which two cancel where both become means."""
+
+    def forward(self, x, w):
+        return (x * w).sum(-1) / w.sum(-1) + x.sum(-1) * w.square().sum(-1)
+
+
+@pytest.mark.foreign
+def test_places_that_suffice_are_told_alone():
+    def ours(_, x, w):
+        return (x * w).sum(-1) / w.sum(-1) + x.mean(-1) * (w**2).mean(-1)
+
+    how = {"call_jax": ours, "checks": ("forward", "local"), "tier": "A"}
+    verdict = compare(OfRows(), {}, (noise(3, 4, 5, seed=1), 2 + noise(3, 4, 5, seed=2)), **how).verdict
+    assert "torch computes sum, in 2 places (`x.sum(-1)` (" in verdict
+    assert "`w.square().sum(-1)` (" in verdict

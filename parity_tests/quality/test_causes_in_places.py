@@ -73,7 +73,7 @@ CAUSES = {
     "query": "jax adds query to it",
     "causal": "jax masks causally too",
     "five": "jax has 5 for 4 there",
-    "one": "torch computes norm, in 2 places; jax takes the L1 norm",
+    "one": "`y.norm(dim=-1, keepdim=True)` (test_causes_in_places.py:37)); jax takes the L1 norm",
 }
 
 

@@ -34,7 +34,7 @@ from parity_tests.support.training_pair import (
     rate,
 )
 
-pytestmark = pytest.mark.foreign
+pytestmark = [pytest.mark.foreign, pytest.mark.slow]
 
 
 def test_twenty_steps_with_dropout_clipping_a_schedule_and_accumulation_are_equal(tmp_path):

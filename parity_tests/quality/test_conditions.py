@@ -14,6 +14,8 @@ from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.trace import jax_hooks, programs
 
+pytestmark = pytest.mark.slow
+
 D, LAYERS = 4, 2
 X = np.random.default_rng(0).standard_normal((3, 5, D)).astype(np.float32)
 

@@ -13,7 +13,7 @@ from jaxformer.parity.probe import excite
 from jaxformer.parity.report.report import Report
 from parity_tests.support.helpers import usually
 
-pytestmark = pytest.mark.foreign
+pytestmark = [pytest.mark.foreign, pytest.mark.slow]
 
 IDS, LENGTH, WIDTH, OUT, SCALE, LAYERS = 11, 7, 6, 5, 2.5, 3
 RULES = Family(

@@ -17,7 +17,7 @@ from jaxformer.parity.numerics.float64 import jax_float64, torch_float64
 from jaxformer.parity.probe import excite, probe
 from jaxformer.parity.trace.perturb import Unperturbed
 
-pytestmark = pytest.mark.foreign
+pytestmark = [pytest.mark.foreign, pytest.mark.slow]
 
 WIDTH, HEADS, KEY_HEADS, VOCAB, HIDDEN, LAYERS = 24, 4, 2, 37, 40, 2
 HEAD = WIDTH // HEADS

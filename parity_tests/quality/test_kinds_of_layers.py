@@ -11,7 +11,7 @@ from torch.nn import functional
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
 
-pytestmark = pytest.mark.foreign
+pytestmark = [pytest.mark.foreign, pytest.mark.slow]
 
 B, T, N, H, NEAR = 2, 7, 2, 4, 3
 D = N * H

@@ -10,7 +10,7 @@ from torch.nn import functional
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
 
-pytestmark = pytest.mark.foreign
+pytestmark = [pytest.mark.foreign, pytest.mark.slow]
 
 V, N, H, STEPS = 11, 2, 6, 3
 D = N * H

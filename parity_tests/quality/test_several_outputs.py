@@ -16,7 +16,7 @@ from jaxformer.parity.recorded import check, dump
 from jaxformer.parity.trace.outputs import apart, pairs_of, side_by_side
 from parity_tests.support.helpers import noise
 
-pytestmark = pytest.mark.foreign
+pytestmark = [pytest.mark.foreign, pytest.mark.slow]
 B, T, D, H, LOGITS, BOXES = 2, 5, 3, 6, 4, 7
 
 

@@ -10,7 +10,7 @@ from jaxformer.parity.probe import excite
 from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.support.helpers import noise
 
-pytestmark = pytest.mark.foreign
+pytestmark = [pytest.mark.foreign, pytest.mark.slow]
 
 D, F, LAYERS = 6, 8, 3
 

@@ -22,6 +22,8 @@ from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.support.helpers import B, D, F, N, S, T, V, block_config, encoder_config, gpt_config, noise
 from parity_tests.zoo.ports import StackOfStates, TwoStacksOfStates
 
+pytestmark = pytest.mark.slow
+
 
 def valid(length: int, seed: int) -> np.ndarray:
     return probe(V, B, length, seed)[1]

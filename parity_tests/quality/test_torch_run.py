@@ -24,7 +24,7 @@ from parity_tests.support.helpers import B, T, V, gpt_config
 from torch_ref.models import GPT
 from torch_ref.training.optimizers import clip_, make_optimizer
 
-pytestmark = pytest.mark.optimizers
+pytestmark = [pytest.mark.optimizers, pytest.mark.slow]
 
 CONFIG = gpt_config(qkv_bias=False, projections="fused", tied=True, n_layers=2)  # a key's bias would move by rounding alone
 RATE, CLIP, HALF = 1e-2, 0.5, 50

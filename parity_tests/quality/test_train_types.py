@@ -18,7 +18,7 @@ from jaxformer.training.step import train_step
 from jaxformer.training.torch_run import from_torch_training
 from parity_tests.zoo.model_types import ids, in_float64, make_case
 
-pytestmark = pytest.mark.optimizers
+pytestmark = [pytest.mark.optimizers, pytest.mark.slow]
 
 STEPS, RATE, CLIP, LENGTH = 20, 1e-2, 0.5, 11
 

@@ -12,7 +12,7 @@ from jaxformer.evaluation.ladder import TrainingCase, check_twins32, twins
 from jaxformer.parity.training.compare import MOST_STEPS, check_training32
 from parity_tests.support.helpers import usually
 
-pytestmark = pytest.mark.optimizers
+pytestmark = [pytest.mark.optimizers, pytest.mark.slow]
 
 MODEL = GPTConfig(vocab_size=11, context=7, d_model=6, n_layers=1, n_heads=2, d_ff=10)
 NOAM = ScheduleConfig(name="noam", warmup=20, d_model=6)

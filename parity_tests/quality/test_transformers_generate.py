@@ -21,6 +21,8 @@ from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.probe import excite
 from parity_tests.support.helpers import usually
 
+pytestmark = pytest.mark.slow
+
 V, ROWS, N, START, EOS, PAD, WIDTH = 13, 60, 9, 7, 9, 11, 4
 SIZES = {"d_model": 12, "n_heads": 3, "d_ff": 20, "vocab_size": V, "context": 16, "tied": True, "layers": "rolled"}
 

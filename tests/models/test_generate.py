@@ -170,6 +170,7 @@ def test_refusals(model, given, said):
         generate(**({"model": model, "prompt": PROMPT, "n_tokens": 3} | given))
 
 
+@pytest.mark.slow
 def test_a_beams_window_does_not_slide(model):
     """The last token is read by nobody: a context of 8 takes 4 of the prompt and 5 more."""
     assert generate_beam(model, PROMPT, 5, BeamConfig(width=2)).tokens.shape == (3, 1, 5)

@@ -56,7 +56,7 @@ OFTEN = usually(PRESETS, *ALWAYS)
 """The others differ from them in sizes and rates, or in a switch."""
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OFTEN)
 def test_a_train_step_has_the_tricks_of_its_platform(name):
     config = SHALLOW[name]
@@ -100,7 +100,7 @@ def decoded(monkeypatch, module, compiled, call):
     return lowered(original.trace(*caught.value.args[0]))
 
 
-@pytest.mark.first(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("way", ["tokens", "beam"])
 @pytest.mark.parametrize("name", OFTEN)
 def test_decoding_is_lowered_for_every_platform(name, way, monkeypatch):

@@ -217,6 +217,7 @@ def test_texts_files_and_standard_input_say_the_same(say, tmp_path):
     assert say("--file", str(tmp_path / "texts")) == say(stdin="\n".join(TEXTS).encode()) == [*given[:2], "", given[2]]
 
 
+@pytest.mark.slow
 def test_each_source_is_translated_as_if_alone(say):
     together = say(*TEXTS[:2], TEXTS[3])
     assert together == [line for text in TEXTS if text for line in say(text)]
@@ -245,6 +246,7 @@ def test_an_alignment_is_attention_over_the_source(folder):
     assert "".join(target[:-1]) == "cat sings"
 
 
+@pytest.mark.slow
 def test_too_long_is_cut_with_one_warning(say):
     long = "Katze " * 30
     with pytest.warns(UserWarning, match="sources of more than 23 tokens are cut there") as warned:

@@ -164,6 +164,7 @@ def twin_loss(model, batch):
     return twin_losses.cross_entropy(model(batch[0]), batch[1])
 
 
+@pytest.mark.slow
 def test_norms_of_torchs_and_of_jaxs_step_agree(both):
     jaxs, torchs = Run.read(both / "jax"), Run.read(both / "torch")
     comparison = compare(torchs, jaxs)
@@ -173,6 +174,7 @@ def test_norms_of_torchs_and_of_jaxs_step_agree(both):
     assert max(each.largest for each in comparison.differences) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_weight_that_one_side_scales_is_named_at_its_step(both):
     found = compare(Run.read(both / "wrong"), Run.read(both / "jax")).divergence
     assert found is not None

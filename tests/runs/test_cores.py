@@ -46,6 +46,7 @@ def test_the_variable_goes_before(eight, monkeypatch, given, wanted):
     assert cores.cores() == wanted
 
 
+@pytest.mark.slow
 def test_xla_starts_as_many_threads_as_the_variable_says():
     program = "import jax, os; jax.block_until_ready(jax.numpy.arange(2) + 1); print(len(os.listdir('/proc/self/task')))"
 

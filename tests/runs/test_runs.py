@@ -552,7 +552,7 @@ class Failing(io.StringIO):
 STOPPED = "stopped at step 3, saved; continue with --resume --out "
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [(errno.EPIPE, 141, STOPPED), (errno.ENOSPC, 2, f"standard output: No space left on device; {STOPPED}")],

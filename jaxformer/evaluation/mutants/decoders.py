@@ -62,7 +62,14 @@ MUTANTS = [
         "attention",
         "operations.left_out 'at=`angles.sin() * (-amplitude*'",
     ),
-    Mutant("queries and keys normed before their rotation", config(qk_norm_after_rotary=False), "heads", "attention"),
+    Mutant(
+        "queries and keys normed before their rotation",
+        config(qk_norm_after_rotary=False),
+        "heads",
+        "attention",
+        "reroute.array how=run number=* runs=* 'at=the input of *.query_norm' at=*"
+        " | parameters.choice was=True other=False at=*norm_late",
+    ),
     Mutant(
         "RMSNorm of queries and keys for LayerNorm",
         config(qk_norm_kind="rms"),

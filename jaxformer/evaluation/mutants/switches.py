@@ -170,7 +170,7 @@ LOGITS = [
         patch(attention.Sinks, __call__=without_sinks),
         "slopes",
         "sinks",
-        "arguments.other was=True other=False at=value 'at=*mask.expand*'",
+        "arguments.other was=True other=False at=value name=value 'at=*mask.expand*'",
     ),
 ]
 

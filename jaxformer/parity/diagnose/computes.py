@@ -58,6 +58,16 @@ def behind(other: Function, first: Compute = plainly) -> Compute:
     return lambda *call: other(first(*call))
 
 
+def noting(gave: list[torch.Tensor]) -> Compute:
+    """Compute the tensor as torch does, and keep it as the only entry of `gave`, for an operation that comes later."""
+
+    def compute(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+        gave[:] = [function(*args, **kwargs)]
+        return gave[0].clone()
+
+    return compute
+
+
 def with_operand(i: int, change: Function) -> Compute:
     """Call the function with `change` applied to positional argument `i`."""
     return lambda f, a, k, n: f(*a[:i], change(a[i]), *a[i + 1 :], **k)

@@ -1,9 +1,10 @@
 """Mutations as data: one change of torch's code, the edit that applies it to a run, and the words that describe it."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from string import Formatter
 from typing import Any
 
@@ -149,7 +150,9 @@ class Proposal:
     pushed: Edits | None = None
     """Edits of the same mutation with arrays pushed by float32's rounding, for arrays that jax's code may hold in float32."""
     parts: "tuple[Proposal, ...]" = ()
-    """Proposals of the same mutation at single places. If one of them suffices, that is the cause."""
+    """Proposals of the same mutation at single places, if it is one at several. Those that suffice are the cause."""
+    merge: "Callable[[Sequence[Proposal]], Proposal]" = itemgetter(0)
+    """merge(parts) -> the proposal of the mutation at all these places."""
 
     def edit(self) -> Edit:
         """Return the context manager in which torch is mutated; the number of a free parameter has to be known."""

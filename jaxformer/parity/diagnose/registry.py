@@ -141,7 +141,7 @@ class Registry:
             *self.named(),
             (self.of(parameters.readings), 1),
             (self.of(exchange.children, placement.activations), 2),
-            (self.of(placement.all_norms, wiring.arguments), 2),
+            (self.of(placement.all_norms, wiring.inputs, wiring.arguments, reroute.arguments), 2),
             (self.of(placement.one_norm), 1),
             (self.of(pairs.everywhere, parameters.in_groups), 1),
             (self.in_operations(), 3),
@@ -157,7 +157,7 @@ class Registry:
         known = itertools.chain(
             self.of(exchange.children, placement.activations),
             self.wiring(),
-            self.of(placement.all_norms, wiring.arguments, exchange.proposals),
+            self.of(placement.all_norms, wiring.inputs, wiring.arguments, reroute.arguments, exchange.proposals),
         )
         few = in_turns(*self.of_several())
         several = (

@@ -5,7 +5,7 @@ import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
@@ -68,8 +68,8 @@ class Replay:
     """Cotangent of the user's call."""
     jax_gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
     """jax's gradients of torch's parameters by name, if the array is the output of the user's call."""
-    call_inputs: Sequence[Any] = ()
-    """Input tensors of the user's call."""
+    call_inputs: list[Any] = field(default_factory=list)
+    """Input tensors of the user's call, which `run_model` reads."""
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     """jax's own arrays that are no weights, by name."""
     compared: Mapping[ArrayKey, np.ndarray] = field(default_factory=dict)
@@ -186,15 +186,26 @@ class Replay:
         """Replay the call with a mutation, and return the array; None if the time is up."""
         return None if time.monotonic() >= self.ends else self.array(mutated)
 
+    @property
+    def input_arrays(self) -> list[Any]:
+        """Arrays that the call is given."""
+        return [*self.call_inputs] if self.owner == CALL else arrays_in(self.arguments)
+
     @contextmanager
     def given_inputs(self, others: Mapping[int, Any]) -> Iterator[None]:
-        """Edit: the call gets other input arrays, by their numbers among its arguments."""
-        before, arrays = self.arguments, arrays_in(self.arguments)
-        self.arguments = replaced(before, arrays, [others.get(i, array) for i, array in enumerate(arrays)])
+        """Edit: the call gets other input arrays, by their numbers among `input_arrays`."""
+        before, arrays = self.arguments, self.input_arrays
+        instead = [others.get(i, array) for i, array in enumerate(arrays)]
+        if self.owner == CALL:
+            self.call_inputs[:] = instead
+        else:
+            self.arguments = replaced(before, arrays, instead)
         try:
             yield
         finally:
             self.arguments = before
+            if self.owner == CALL:
+                self.call_inputs[:] = arrays
 
     @contextmanager
     def followed_by(self, function: Callable[[Any], Any]) -> Iterator[None]:
@@ -264,29 +275,6 @@ class Replay:
     def _reach(self, arrays: list[Any]) -> None:
         self.found = arrays[self.place.number].clone()  # a buffer would change back when the edit ends
         raise Reached
-
-    @cached_property
-    def is_called(self) -> bool:
-        """True if a run of the model calls the owner's `forward`; its arguments are recorded then."""
-        if self.owner == CALL:
-            return True
-        number, forward = 0, self.module.forward
-
-        @wraps(forward)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            nonlocal number
-            number += 1
-            if number == self.owner.call + 1:
-                self.arguments = args, kwargs
-                raise Reached
-            return forward(*args, **kwargs)
-
-        with running(), mock.patch.object(self.module, "forward", watched):
-            try:
-                self.run_model()
-            except Reached:
-                return True
-        return False
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def replays_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> It
     several = [*dict.fromkeys(owners)]
     for each in several[:-1] if near else several:
         replay = replay_at(traced, each, place, mismatch.torch)
-        if replay and not replay.is_called:  # another method of the module than `forward` runs its code
+        if replay and not is_called(replay):  # another method of the module than `forward` runs its code
             replay = replay_at(traced, CALL, place, mismatch.torch)
         if replay and is_whole(traced, place) and traced.normal_run.weights is not None:
             replay.jax_gradients = traced.gradients
@@ -57,7 +58,30 @@ def replay_of_values(traced: Traced, owner: Site) -> "Replay | None":
     """Return the replay of torch's call `owner` up to its first output; None without torch's model, or if another method than
     `forward` is called."""
     replay = replay_at(traced, owner, ArrayKey(owner, "output", 0), traced.reference.calls[owner].output[0])
-    return replay if replay and replay.is_called else None
+    return replay if replay and is_called(replay) else None
+
+
+def is_called(replay: "Replay") -> bool:
+    """True if a run of the model calls the `forward` of the replay's owner; its arguments are noted in the replay."""
+    from jaxformer.parity.diagnose.modules import intercepted
+    from jaxformer.parity.diagnose.replay import Reached, running
+
+    calls = 0
+
+    def noted(path: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == replay.owner.call + 1:
+            replay.arguments = args, kwargs
+            raise Reached
+        return forward(*args, **kwargs)
+
+    if replay.owner == CALL:
+        return True
+    with running(), intercepted({replay.owner.path: replay.module}, noted), suppress(Reached):
+        replay.run_model()
+        return False
+    return True
 
 
 def is_whole(traced: Traced, place: ArrayKey) -> bool:

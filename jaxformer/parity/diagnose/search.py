@@ -12,10 +12,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
+from jaxformer.parity.diagnose.loss_gradients import is_certain
 from jaxformer.parity.diagnose.mutation import REPEATS, Proposal, grouped
 from jaxformer.parity.diagnose.operators import arguments, means, operations, parameters
 from jaxformer.parity.diagnose.operators import scales as scaling
-from jaxformer.parity.diagnose.operators.losses import is_certain
 from jaxformer.parity.diagnose.registry import every, kinds
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import off, solved
@@ -75,6 +75,8 @@ CLEAR = 100
 """Least ratio of the difference to a candidate's residual."""
 ROUNDED = 8
 """Largest ratio of a residual that is float32's rounding to the effect of such rounding."""
+MOST_PLACES = 6
+"""Largest number of places of one mutation of which all combinations are tried."""
 ORDINARY = 30
 """Largest ratio, either way, of a solved number to torch's at which it is preferred to None, where both fit."""
 
@@ -147,11 +149,16 @@ class Search:
                     break
                 self.budget.tried += 1
                 if candidate := self._tried(proposal, found):
-                    alone = (self._tried(each, found) for each in proposal.parts)
-                    found.append(next(filter(None, alone), candidate))
+                    found.append(self._of_fewest(proposal, found) or candidate)
             if self.budget.is_spent or not all(map(self._may_be_another, found)):
                 break
         return best_of([*found, *self._rivals(found)])
+
+    def _of_fewest(self, proposal: Proposal, found: list[Candidate]) -> Candidate | None:
+        """Return the candidate of as few of a proposal's places as suffice; None if all of them are needed."""
+        sizes = range(1, len(proposal.parts) if len(proposal.parts) <= MOST_PLACES else 2)
+        fewer = (some for size in sizes for some in itertools.combinations(proposal.parts, size))
+        return next(filter(None, (self._tried(proposal.merge(some), found) for some in fewer)), None)
 
     def _may_be_another(self, found: Candidate) -> bool:
         """True if a candidate is a module's integer setting of which another value fits too: the cause may be of another kind.

@@ -93,14 +93,17 @@ def fused_attention(weigh: Weigh, function: Any, args: Any, kwargs: Any, n: int)
 
 
 def softmax(scores: Scores, axis: int = -1) -> torch.Tensor:
-    """Compute torch's softmax, in which all keys count alike where none is seen; or one over another axis."""
-    masked = scores.masked
-    return (masked.masked_fill(~scores.seen.any(-1, keepdim=True), 0.0) if axis == -1 else masked).softmax(axis)
+    """Compute a softmax over an axis; where none of its entries is seen, all count alike."""
+    return scores.masked.masked_fill(~scores.seen.any(axis, keepdim=True), 0.0).softmax(axis)
 
 
 INSTEAD: dict[str, tuple[str, Weigh]] = {
     "masked_behind": ("masks after the softmax, not before it", lambda s: s.total.softmax(-1) * s.seen),
     "over_queries": ("takes the softmax over queries, not keys", partial(softmax, axis=-2)),
+    "over_queries_nan": (
+        "takes the softmax over queries, not keys: NaN for a key that none sees",
+        lambda s: s.masked.softmax(-2),
+    ),
     "over_heads": ("takes the softmax over heads, not keys", partial(softmax, axis=-3)),
     "over_rows": ("takes the softmax over the rows of the batch, not keys", partial(softmax, axis=0)),
     "sink": (

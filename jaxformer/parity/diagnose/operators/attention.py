@@ -122,7 +122,11 @@ def weights(core: Core) -> Iterator[Proposal]:
                 yield reweighed(core, HIDDEN, partial(BY_NUMBER[how][-1], c), how=how, c=c)
             yield solved(core, how)
     turned = ["turned"] if scores.added.any() else []
-    for how in (*("over_queries", "over_heads", "over_rows", "sink", "sigmoid", "relu"), *turned, *IN_SMALLER_TYPES):
+    for how in (
+        *("over_queries", "over_queries_nan", "over_heads", "over_rows", "sink", "sigmoid", "relu"),
+        *turned,
+        *IN_SMALLER_TYPES,
+    ):
         yield reweighed(core, WEIGHTS, INSTEAD[how][1], how=how)
     if scores.added.any():
         yield solved(core, "added")

@@ -1,6 +1,4 @@
-"""Mutations of loss functions.
-
-A loss is one number, which many mutations give: a candidate has to give jax's gradients too."""
+"""Mutations of loss functions."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,14 +9,12 @@ import torch
 from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.computes import behind, with_named
+from jaxformer.parity.diagnose.computes import behind, noting, with_named
 from jaxformer.parity.diagnose.functions import is_near, is_real
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
 from jaxformer.parity.diagnose.reductions import EACH, Loss, class_axis
-from jaxformer.parity.diagnose.replay import Replay, running
+from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite
-from jaxformer.parity.numerics.metrics import NULL_GRADIENT, distance, host, is_null, rms
-from jaxformer.parity.trace.outputs import side_by_side
 
 DIVISORS = {
     "nothing": "nothing",
@@ -83,47 +79,8 @@ FORM = Change(
     lambda args: f"has {SIGNED[args['sign']].format(args['other'])} there, with d = {{1}}",
     lambda args: f"computes {{0}} = {SIGNED[args['sign']].format(args['own'])}",
 )
-NEAR = 1e-9
-"""Tolerance (relL2) of gradients that count as equal."""
 MOST_ENTRIES = 2**16
 """Largest number of entries of an array whose formula is recognised."""
-
-
-def is_certain(replay: Replay, proposal: Proposal, *, solved: bool) -> bool:
-    """True if a proposal that gives jax's array is certain. Where the array is one number, it has to give jax's gradients too;
-    without gradients, it may have no free parameter that was solved for."""
-    if replay.wanted.size > 1:
-        return True
-    if not replay.jax_gradients:
-        return not solved
-    leaves = {name: leaf for name, leaf in leaves_of(replay).items() if name in replay.jax_gradients}
-    try:
-        found = gradients(replay, proposal, [*leaves.values()])
-    except (RuntimeError, TypeError, ValueError):
-        return False
-    pairs = [(host(each), replay.jax_gradients[name]) for name, each in zip(leaves, found, strict=True)]
-    noise = NULL_GRADIENT * rms(own for _, own in pairs)
-    return all(is_null(each, own, noise) or distance(each, own) <= NEAR for each, own in pairs)
-
-
-def leaves_of(replay: Replay) -> dict[str, torch.Tensor]:
-    """Parameters and float inputs of the user's call, by the names of their gradients."""
-    inputs = {f"input {i}": x for i, x in enumerate(replay.call_inputs) if x.is_floating_point()}
-    return {**dict(replay.model.named_parameters()), **inputs}
-
-
-def gradients(replay: Replay, proposal: Proposal, leaves: list[torch.Tensor]) -> tuple[Any, ...]:
-    """Compute torch's gradients of these leaves with a mutation."""
-    with running(), torch.enable_grad():
-        for leaf in leaves:
-            leaf.requires_grad_()
-        try:
-            with proposal.edit():
-                total = (side_by_side(replay.run_model()) * torch.as_tensor(replay.cotangent)).sum()
-            return torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
-        finally:
-            for leaf in leaves:
-                leaf.requires_grad_(False)
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
@@ -173,12 +130,7 @@ def varies(x: torch.Tensor) -> bool:
 def of_earlier(x: Op, total: Op, sign: int, formula: Callable[..., torch.Tensor], *number: float) -> Rewrite:
     """Rewrite in which one operation computes a formula of what an earlier one gave, with a sign."""
     gave: list[torch.Tensor] = []
-
-    def noted(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-        gave[:] = [function(*args, **kwargs)]
-        return gave[0]
-
-    return Rewrite({x.place: noted, total.place: lambda f, a, k, n: sign * formula(*number, gave[0])})
+    return Rewrite({x.place: noting(gave), total.place: lambda f, a, k, n: sign * formula(*number, gave[0])})
 
 
 def exchanged(function: Any, args: Any, kwargs: Any, n: int) -> Any:

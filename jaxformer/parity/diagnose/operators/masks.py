@@ -18,7 +18,6 @@ from jaxformer.parity.diagnose.other_masks import Others, exchanged, masks_inste
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.numerics.float_masks import MASKED, allowed, fillers, kind_of
-from jaxformer.parity.trace.call_records import arrays_in
 from jaxformer.parity.trace.call_sites import CALL, Site
 
 GIVES, MAKES = "applies the mask that it is given", "applies the mask of {0}"
@@ -119,25 +118,28 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     """Mutations of each distinct mask, where it appears first; then of masks that are added with a bias, and of attention
     without a mask or with its kernel's."""
     given: list[torch.Tensor] = []
-    inputs = [(i, array) for i, array in enumerate(arrays_in(replay.arguments)) if is_new_mask(array, given)]
+    inputs = [(i, array) for i, array in enumerate(replay.input_arrays) if is_new_mask(array, given)]
     tokens = {i: x for i, x in enumerate(replay.call_inputs) if x.ndim == 2 and x.dtype in (torch.int32, torch.int64)}
     others = partial(masks_instead, tokens=tokens)
     masked = [op for op in replay.operations if op.name == "softmax" and bool((op.args[0] <= MASKED).any())]
     made: list[torch.Tensor] = []
-    for op in replay.operations:
-        is_new = is_new_mask(op.output, made) and not passes_on(op, given)
-        if is_new or is_of_keys(op.output):
-            made_mask = mask_of(op.output, replay.operations)
-            for other in otherwise(made_mask, others if is_new else exchanged, MADE, softmax=bool(masked)):
-                yield propose(
-                    other.change, op.target, other.placed(lambda mask, op=op: op.rewrite(gives(mask)), masked), **other.args
-                )
+    new = [op for op in replay.operations if is_new_mask(op.output, made) and not passes_on(op, given)]
+    of_keys = [op for op in replay.operations if is_of_keys(op.output) and op not in new]
+
+    def computed(ops: list[Op], others: Callable[[torch.Tensor], Others]) -> Iterator[Proposal]:
+        for op in ops:
+            for other in otherwise(mask_of(op.output, replay.operations), others, MADE, softmax=bool(masked)):
+                edits = other.placed(lambda mask, op=op: op.rewrite(gives(mask)), masked)
+                yield propose(other.change, op.target, edits, **other.args)
+
+    yield from computed(new, others)
     is_inner = replay.owner not in (CALL, Site("", 0))
     for i, array in inputs:  # booleans that one module hands another are not compared
         own: dict[str, Any] = {"unseen": True} if array.dtype == torch.bool and is_inner else {}
         for other in otherwise(mask_of(array, replay.operations), others, GIVEN, softmax=bool(masked)):
             edits = other.placed(lambda mask, i=i: replay.given_inputs({i: mask}), masked)
             yield propose(other.change, f"input {i}", edits, **other.args, **own)
+    yield from computed(of_keys, exchanged)
     yield from together(replay, others)
     yield from (op.instead(ALONE, behind(mask_alone)) for op in replay.operations if adds_more(op.output))
     for op in replay.operations:

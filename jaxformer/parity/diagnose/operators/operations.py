@@ -271,8 +271,9 @@ def outputs(op: Op) -> Iterator[Proposal]:
     elif not x.is_floating_point() and not x.is_complex():
         for more in (1, -1, 2):
             yield op.instead(MORE, behind(lambda y, more=more: y + more), more=more)
-    elif x.ndim > 2 and x.shape[1] > 1:
-        for axis, (where, more) in itertools.product((1, 2), (("later", 1), ("earlier", -1))):
+    else:
+        axes = [axis for axis in (1, 2) if x.ndim > 2 and x.shape[axis] > 1]
+        for axis, (where, more) in itertools.product(axes, (("later", 1), ("earlier", -1))):
             for how in ("around", "cut")[axis - 1 :]:
                 moved = behind(partial(shifted, axis, more, how == "cut"))
                 yield op.instead(SHIFTED, moved, how=how, where=where, axis=axis)

@@ -199,8 +199,8 @@ def before_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
 
 PLACES = ", in {places} places"
 """Suffix of the words for what torch does."""
-MOST_PLACES = 6
-"""Largest number of places for which all but one are mutated together."""
+MOST_PLACES, MOST_LISTED = 6, 3
+"""Largest number of places for which all but one are mutated together, and of places that are listed."""
 BRANCHED = {"normalize", "cosine_similarity", "cross_entropy", "binary_cross_entropy_with_logits", "clamp", "clip"}
 """Functions that code calls once for each of two branches, or of two losses."""
 TORCHS = ("at", "was")
@@ -234,14 +234,19 @@ def are_alike(several: Sequence[Proposal]) -> bool:
 
 def in_all(name: str, several: Sequence[Proposal]) -> Proposal:
     """Merge mutations of several places into one. Its first target is the function's name, unless a number is solved for."""
+    if len(several) == 1:
+        return several[0]
     first, every = several[0], [each.mutation for each in several]
     change, args = every[0].change, (*every[0].args, ("places", len(several)))
-    everywhere = replace(change, name=f"everywhere.{change.name}", torch=f"{change.torch}{PLACES}")
     named = () if first.free else (Target(name),)
+    listed = ", ".join(f"{{{i}}}" for i in range(len(named), len(named) + len(several)))
+    where = f"{PLACES} ({listed})" if named and len(several) <= MOST_LISTED else PLACES
+    everywhere = replace(change, name=f"everywhere.{change.name}", torch=f"{change.torch}{where}")
     targets = (*named, *(target for each in every for target in each.targets))
     near = tuple(partial(merged, edits) for edits in zip(*(each.near for each in several), strict=False))
     edits = partial(merged, [each.edits for each in several])
-    return Proposal(Mutation(everywhere, targets, args), edits, first.free, near, parts=tuple(several))
+    mutation = Mutation(everywhere, targets, args)
+    return Proposal(mutation, edits, first.free, near, parts=tuple(several), merge=partial(in_all, name))
 
 
 def merged(several: Sequence[Edits], *number: float) -> Rewrite:

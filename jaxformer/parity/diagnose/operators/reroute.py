@@ -9,19 +9,20 @@ import numpy as np
 import torch
 
 from jaxformer.parity.diagnose.calls import of_reals
-from jaxformer.parity.diagnose.computes import with_operand
+from jaxformer.parity.diagnose.computes import noting, with_operand
 from jaxformer.parity.diagnose.functions import NORMALIZED, REDUCTIONS, is_real
-from jaxformer.parity.diagnose.modules import keeps_a_shape, name_of
+from jaxformer.parity.diagnose.modules import intercepted, keeps_a_shape, name_of
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
 from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import NEARLY, off
 from jaxformer.parity.diagnose.trace import Op, Rewrite, is_inside, same
-from jaxformer.parity.trace.call_records import arrays_in
 
-MOST_BEFORE = 8
-"""Largest number of earlier arrays that may be read instead: the last ones."""
+MOST_BEFORE, MOST_IN_SUMS = 8, 24
+"""Largest number of earlier arrays that may be read instead, the last ones: by most operations, and by sums (a residual)."""
 MOST_RUNS = MOST_PARTS = 4
+MOST_CALLED = 12
+"""Largest number of modules inside whose arguments are exchanged."""
 MOST_NORMED = 12
 """Largest number of arrays whose norm may take the place of the array: the last ones."""
 JOINS = ("cat", "concat", "stack")
@@ -42,6 +43,9 @@ VALUES = {
 }
 """Words for the kinds of values that may be read; `{1}` is what made the value."""
 OPERAND = Change("reroute.operand", worded("reads VALUE for its {ordinal} operand", VALUES), reroutes=True)
+ARGUMENT = Change(
+    "reroute.argument", worded("passes VALUE for its {ordinal} argument", VALUES), "passes {0} its own arguments", reroutes=True
+)
 PART = Change("reroute.part", worded("reads VALUE for part {part} of {parts}", VALUES), reroutes=True)
 IN_PLACE = Change("reroute.array", worded("uses VALUE in its place", VALUES), "has {0} as it is", reroutes=True)
 CONSTANT = Change("reroute.constant", "has {value} everywhere", "has {0} as it is", reroutes=True)
@@ -94,7 +98,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 def given_in(replay: Replay) -> Iterator[Value]:
     """Inputs of the call, and outputs of its children."""
-    found = arrays_in(replay.arguments)
+    found = replay.input_arrays
     for number, x in enumerate(found, 1):
         yield Value("argument" if len(found) > 1 else "given", ("the call",), x, {"number": number})
     for site, x in replay.given.items():
@@ -133,6 +137,34 @@ def parts(op: Op) -> Iterator[Slot]:
 
     for i, x in enumerate(op.args[0] if op.name in JOINS else ()):
         yield Slot(op.target, x, partial(another, i), {"part": i + 1, "parts": len(op.args[0])})
+
+
+def arguments(replay: Replay) -> Iterator[Proposal]:
+    """Mutations in which a module inside that is given several arrays gets another one for one of them, as the values of
+    attention."""
+    calls: dict[str, list[tuple[Any, ...]]] = {}
+
+    def noted(name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.setdefault(name, []).append(args)
+        return forward(*args, **kwargs)
+
+    inner = {name: module for name, module in replay.module.named_modules() if name}
+    replay.array(intercepted(inner, noted))
+    once = {name: args for name, (args, *others) in calls.items() if not others and sum(map(of_reals, args)) > 1}
+    values = [*given_in(replay), *[*made_in(replay.listed)][-MOST_BEFORE:]]
+    for name, args in [*once.items()][:MOST_CALLED]:
+        for i, x in [(i, x) for i, x in enumerate(args[: len(ORDINALS)]) if of_reals(x)]:
+            edit = partial(called_with, inner[name], i)
+            yield from rerouted(ARGUMENT, iter([Slot(Target(name), x.clone(), edit, {"ordinal": ORDINALS[i]})]), values)
+
+
+def called_with(module: Any, i: int, change: Function) -> Edit:
+    """Edit in which a module is called with a function of its positional argument `i`."""
+
+    def through(name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        return forward(*args[:i], change(args[i]), *args[i + 1 :], **kwargs)
+
+    return intercepted({"": module}, through)
 
 
 def array_of(replay: Replay) -> Slot:
@@ -187,11 +219,12 @@ def made_before(ops: Sequence[Op]) -> Iterator[Proposal]:
     for inside in (False, True):
         before: list[Value] = []
         for op in (op for op in once if is_inside(op.place) == inside):
-            for slot, value in product(operands(op), before[::-1]):
-                if fits(slot.x, value.x, along_last=op.name in REDUCTIONS):
-                    yield reads(OPERAND, slot, value)
+            most = MOST_IN_SUMS if op.name == "add" else MOST_BEFORE
+            for slot in operands(op):
+                fitting = [value for value in before if fits(slot.x, value.x, along_last=op.name in REDUCTIONS)]
+                yield from (reads(OPERAND, slot, value) for value in fitting[: -most - 1 : -1])
             if isinstance(op.output, torch.Tensor) and not any(same(op.output, value.x) for value in before):
-                before = [*before, Value("plain", (op.target,), op.output, {})][-MOST_BEFORE:]
+                before.append(Value("plain", (op.target,), op.output, {}))
 
 
 def last_in_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
@@ -209,13 +242,8 @@ def last_in_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
 
 def with_last(total: Op, i: int, other: Op) -> Rewrite:
     """Rewrite in which operand `i` of `total` is the last output of `other`."""
-    gave: dict[str, torch.Tensor] = {}
-
-    def kept(function: Any, args: Any, kwargs: Any, n: int) -> Any:
-        gave["last"] = function(*args, **kwargs)
-        return gave["last"].clone()
-
-    return Rewrite({other.place: kept, total.place: with_operand(i, lambda _: gave["last"])})
+    gave: list[torch.Tensor] = []
+    return Rewrite({other.place: noting(gave), total.place: with_operand(i, lambda _: gave[0])})
 
 
 def additions(replay: Replay) -> Iterator[Proposal]:

@@ -108,7 +108,7 @@ def placed_at(placed: Callable[[Arrays], Edit], at: tuple[int, int], both: Table
 def sources(replay: Replay) -> Iterator[tuple[list[Any], Callable[[Arrays], Edit], list[Op]]]:
     """Lists of arrays, each with the edit that replaces some of them, and the operations that may join two of them in one
     table."""
-    yield arrays_in(replay.arguments), replay.given_inputs, []
+    yield replay.input_arrays, replay.given_inputs, []
     for site, value in replay.given.items():
         yield arrays_in(value), partial(given_by, replay, site, value), []
     made = [(op, number, array) for op in replay.operations for number, array in enumerate(parts(op.output))]

@@ -20,7 +20,6 @@ from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import off
 from jaxformer.parity.diagnose.trace import Op
 from jaxformer.parity.numerics.metrics import EXPLAINED
-from jaxformer.parity.trace.call_records import arrays_in
 
 MOST_KEYS, MOST_OPERATIONS, SHOWN = 128, 20_000, 5
 """Largest number of keys, and of replayed operations of one mask; so many lengths are shown."""
@@ -76,7 +75,7 @@ def rows_of_masks(replay: Replay) -> Iterator[Rows]:
     """Rows of the padding masks that a call is given, and that it makes."""
     known: list[torch.Tensor] = []
     found: list[tuple[str | Target, torch.Tensor, Callable[[torch.Tensor], Edit]]] = []
-    for i, array in enumerate(arrays_in(replay.arguments)):
+    for i, array in enumerate(replay.input_arrays):
         if is_new_mask(array, known):
             found.append((f"input {i}", array, lambda other, i=i: replay.given_inputs({i: other})))
     for op in replay.operations:

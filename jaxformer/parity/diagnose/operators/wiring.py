@@ -42,6 +42,7 @@ OWN_ARRAYS = {
     "exchanged": "exchanges its {arrays} two arguments",
 }
 ARGUMENTS = Change("wiring.arguments", OWN_ARRAYS, "passes {0} its own arguments")
+INPUTS = Change("wiring.inputs", "exchanges the two", "takes {0} and {1} as named", subjects=2, reroutes=True)
 READS = {
     "input": "passes it the layer's input",
     "output": "passes it the output of {other}",
@@ -72,6 +73,14 @@ def arguments(replay: Replay) -> Iterator[Proposal]:
     for name, module in several[:MOST_PARTS]:
         for order, args in ORDERS:
             yield propose(ARGUMENTS, name, partial(intercepted, {name: module}, partial(in_order, order)), **args)
+
+
+def inputs(replay: Replay) -> Iterator[Proposal]:
+    """Mutations that exchange two inputs of the call."""
+    arrays = replay.input_arrays[:MOST_PARTS]
+    for (i, one), (j, other) in combinations(enumerate(arrays), 2):
+        if one.shape == other.shape and one.dtype == other.dtype and not same(one, other):
+            yield propose(INPUTS, (f"input {i}", f"input {j}"), partial(replay.given_inputs, {i: other, j: one}))
 
 
 def in_order(order: tuple[int, ...], name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
