@@ -87,8 +87,8 @@ def pooled(_, x, *, mean=(3, 3), largest=(3, 3)):
     ("bug", "cause"),
     [
         ({}, "EQUAL"),
-        ({"mean": (4, 3)}, "jax has windows of (4, 3), padded by (1, 1) before"),
-        ({"largest": (3, 4)}, "jax has windows of (3, 4), padded by (1, 1) before"),
+        ({"mean": (4, 3)}, "`self.mean(x)` (test_pads.py:75); jax has kernel_size (4, 3) for 3"),
+        ({"largest": (3, 4)}, "`self.largest(x)` (test_pads.py:75); jax has kernel_size (3, 4) for 3"),
     ],
 )
 def test_windows_of_poolings(bug, cause):

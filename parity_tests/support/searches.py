@@ -2,7 +2,7 @@
 
 import torch
 
-from jaxformer.parity.diagnose.replays import replay_of
+from jaxformer.parity.diagnose.replays import is_called, replay_of
 from jaxformer.parity.diagnose.search import Search
 from jaxformer.parity.probe import excite
 from jaxformer.parity.runs.session import Budget, Session
@@ -20,7 +20,7 @@ def cause_between(theirs, port, x, path=""):
     torchs = reference.calls[site].output[0]
     replay = replay_of(reference, site, ArrayKey(site, "output", 0), boundaries - {site}, torchs)
     assert replay
-    assert replay.is_called
+    assert is_called(replay)
     assert replay.begins
     port.get_submodule(path).register_forward_hook(lambda module, arguments, output: given.append(output.numpy()))
     with torch.no_grad(), Budget(Session(seconds=600.0)) as budget:

@@ -74,7 +74,10 @@ def compiled_once(f: Callable[..., Any], *like: Any, options: Options = RUN_ONCE
     if not compiles():
         return Program(written_out()(f), is_compiled=False)
     try:
-        program = jax.jit(noted(f)).lower(*like).compile(exact(options))
+        traced = (jitted := jax.jit(noted(f))).trace(*like)
+        if len(traced.jaxpr.jaxpr.invars) > len(jax.tree.leaves(like)):
+            jitted(*like)  # raises JAX's error for an array of another trace, which the compiler takes for an argument
+        program = traced.lower().compile(exact(options))
     except (*UNTRACEABLE, ValueError) as error:
         return Program(written_out()(f), is_compiled=False, why_not=_why_not_jit(error))
     give_back_freed_memory()  # which the compiler took, and which would add to what the program takes

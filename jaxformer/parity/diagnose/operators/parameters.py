@@ -29,6 +29,7 @@ from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.trace.call_sites import below, join, last
 
 LEFT_OUT = Change("parameters.left_out", "leaves it out", "uses {0}", cost=DELETES)
+ALL_LEFT_OUT = Change("parameters.all_left_out", "leaves them out", "uses {targets:and}", cost=DELETES)
 TIED = Change("parameters.tied", "uses {1} in its place", "uses {0}", reroutes=True)
 NUMBER = Change("parameters.number", "{0} {value}", "{0} {was:.9g}")
 NUMBERS = Change("parameters.numbers", "{value}", "{was:.9g} for {targets:and}")
@@ -128,7 +129,8 @@ def in_every_layer(replay: Replay, kind: Kind) -> Iterator[Proposal]:
 
 
 def in_groups(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of a number that several settings share, as the epsilon of all norms: in all of them, or in some."""
+    """Mutations of a number that several settings share, as the epsilon of all norms, in all of them or in some; of vectors of
+    one name."""
     every = in_every_layer(replay, partial(settings, replay, {}))
     numbers = (each for each in every if each.mutation.change == NUMBER)
     for several in grouped(numbers, lambda each: (last(each.mutation.targets[0].label), each.mutation.args)).values():
@@ -137,6 +139,7 @@ def in_groups(replay: Replay) -> Iterator[Proposal]:
                 targets = tuple(target for each in some for target in each.mutation.targets)
                 free, edits = some[0].free, partial(all_of, [each.edits for each in some])
                 yield propose(NUMBERS, targets, edits, free, **dict(some[0].mutation.args))
+    yield from left_out_everywhere(replay)
 
 
 def alike(replay: Replay) -> list[Group]:
@@ -179,6 +182,17 @@ def left_out(module: Any, name: str) -> Iterator[Proposal]:
     for path, tensor in tensors_of(module, name):
         if tensor.squeeze().ndim <= 2:
             yield propose(LEFT_OUT, path, partial(held, tensor, torch.zeros_like(tensor)))
+
+
+def left_out_everywhere(replay: Replay) -> Iterator[Proposal]:
+    """Mutations that set the vectors of one name to zeros: in all modules of a kind, as the biases of norms, and in all."""
+    modules = [(module, starred(name)) for group in alike(replay) for name, module in group]
+    every = [(type(module), path, x) for module, name in modules for path, x in tensors_of(module, name) if x.ndim == 1]
+    kinds = grouped(every, lambda each: (each[0], last(each[1]))) | grouped(every, lambda each: last(each[1]))
+    for those in kinds.values():
+        if len(paths := tuple(dict.fromkeys(path for _, path, _ in those))) > 1:
+            edits = [partial(held, x, torch.zeros_like(x)) for *_, x in those]
+            yield propose(ALL_LEFT_OUT, paths, partial(all_of, edits))
 
 
 def read_otherwise(module: Any, name: str) -> Iterator[Proposal]:

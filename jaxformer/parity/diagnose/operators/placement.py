@@ -16,7 +16,7 @@ from jaxformer.parity.diagnose.functions import is_activation
 from jaxformer.parity.diagnose.modules import replaced
 from jaxformer.parity.diagnose.mutation import REPEATS, Change, Edit, Proposal, propose, together
 from jaxformer.parity.diagnose.operators.exchange import LEFT_OUT
-from jaxformer.parity.diagnose.operators.parameters import all_of
+from jaxformer.parity.diagnose.operators.parameters import alike, all_of
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.trace import call_records
@@ -57,6 +57,44 @@ def all_norms(replay: Replay) -> Iterator[Proposal]:
         if len(norms) == len(others) > 1:
             edits = [partial(moved, how, module, other) for module, other in zip(norms.values(), others, strict=True)]
             yield propose(ALL_NORMS, " and ".join(norms), partial(all_of, edits), how=how)
+    yield from in_layers(replay)
+
+
+def in_layers(replay: Replay) -> Iterator[Proposal]:
+    """Mutations that apply every norm after its sum, or before its branch, in all layers of a kind: of code that runs them."""
+    for group in (each for each in alike(replay) if len(each) > 1):
+        layers = [dict(layer.named_children()) for _, layer in group]
+        names = [name for name, child in layers[0].items() if modules.keeps_a_shape(child)]
+        targets = " and ".join(join(modules.starred(group[0][0]), name) for name in names)
+        own = [id(layer) for _, layer in group]
+        sums = [op for op in replay.listed if is_sum(op) and [run.module for run in op.runs] == own]
+        if 1 < len(names) == len(sums):
+            edits = partial(after_sums, [[layer[name] for layer in layers] for name in names], sums)
+            yield propose(ALL_NORMS, targets, edits, how="after")
+        called: list[str] = []
+        replay.array(modules.intercepted(layers[0], partial(noted, called)))
+        starts = [name for last, name in pairwise(["", *called]) if name not in names and (not last or last in names)]
+        if 1 < len(names) == len(starts):
+            pairs = [(layer[norm], layer[start]) for layer in layers for norm, start in zip(names, starts, strict=True)]
+            yield propose(
+                ALL_NORMS, targets, partial(all_of, [partial(moved, "before", *pair) for pair in pairs]), how="before"
+            )
+
+
+def after_sums(norms: list[list[Any]], sums: list[Op]) -> Edit:
+    """Edit in which each of several norms, one of every layer, follows the sum of its layer."""
+    rewrites = {}
+    for op, those in zip(sums, norms, strict=True):
+        forwards = [norm.forward for norm in those]
+        rewrites[op.place] = lambda f, a, k, n, forwards=forwards: forwards[n](f(*a, **k))
+    left_out = (replaced(norm, "forward", modules.its_input) for those in norms for norm in those)
+    return together(*left_out, Rewrite(rewrites))
+
+
+def noted(called: list[str], name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a module, and note its name."""
+    called.append(name)
+    return forward(*args, **kwargs)
 
 
 def one_norm(replay: Replay) -> Iterator[Proposal]:
@@ -78,8 +116,12 @@ def one_norm(replay: Replay) -> Iterator[Proposal]:
 
 def sums_in(replay: Replay) -> list[Op]:
     """Sums of two arrays of one shape, computed once."""
-    once = [each for each in replay.every_operation if each.name == "add" and len(each.runs) == 1]
-    return [op for op in once if [getattr(x, "shape", None) for x in op.args[:2]] == [op.output.shape] * 2]
+    return [op for op in replay.every_operation if len(op.runs) == 1 and is_sum(op)]
+
+
+def is_sum(op: Op) -> bool:
+    """True for a sum of two arrays of one shape."""
+    return op.name == "add" and [getattr(x, "shape", None) for x in op.args[:2]] == [op.output.shape] * 2
 
 
 def neighbours(replay: Replay, path: str) -> Iterator[tuple[str, Any]]:

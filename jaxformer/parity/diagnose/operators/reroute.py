@@ -17,6 +17,7 @@ from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import NEARLY, off
 from jaxformer.parity.diagnose.trace import Op, Rewrite, is_inside, same
+from jaxformer.parity.numerics.metrics import host
 
 MOST_BEFORE, MOST_IN_SUMS = 8, 24
 """Largest number of earlier arrays that may be read instead, the last ones: by most operations, and by sums (a residual)."""
@@ -197,7 +198,7 @@ def arrays(replay: Replay, values: Sequence[Value]) -> Iterator[Proposal]:
     real = array.x.is_floating_point()
     those = [each for each in values if each.x.is_floating_point() == real and each.x.shape == array.x.shape]
     for value in those:
-        if jax is None or (off(value.x.numpy(), jax) <= NEARLY if real else np.array_equal(value.x.numpy(), jax)):
+        if jax is None or (off(host(value.x), jax) <= NEARLY if real else np.array_equal(host(value.x), jax)):
             yield reads(IN_PLACE, array, value)
     if jax is not None and jax.size > 1 and not real and (jax == jax.flat[0]).all():
         constant = torch.full_like(array.x, jax.flat[0].item())
@@ -252,7 +253,7 @@ def additions(replay: Replay) -> Iterator[Proposal]:
     parameters = (Value("plain", (name,), x, {}) for name, x in replay.module.named_parameters() if x.ndim > 1)
     given = [*given_in(replay), *parameters]
     for value in [*given, *made_in(replay.listed)] if of_reals(array.x) else ():
-        if jax is not None and may_be_added(array.x, value.x) and off((array.x + value.x).numpy(), jax) <= NEARLY:
+        if jax is not None and may_be_added(array.x, value.x) and off(host(array.x + value.x), jax) <= NEARLY:
             yield reads(ADDED, array, value, torch.add)
     for op in replay.operations:
         for slot in operands(op, 1) if op.name in (*NORMALIZED, "linear") and len(op.runs) == 1 else ():
