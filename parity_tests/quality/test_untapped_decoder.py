@@ -109,7 +109,13 @@ def port(bug):
         scores = q @ k.swapaxes(2, 3) * H**-0.5 + mask
         return (jax.nn.softmax(scores, -1) @ v).swapaxes(1, 2).reshape(B, T, N * H) @ p[f"{name}.o.weight"].T
 
+    def branch(p, at, y):
+        gate, up = (y @ p[f"{at}.{f}.weight"].T + p[f"{at}.{f}.bias"] for f in ("gate", "up"))
+        return (jax.nn.silu(gate) * up) @ p[f"{at}.down.weight"].T + p[f"{at}.down.bias"]
+
     def forward(p, ids, valid):
+        if bug == "biases":
+            p |= {name: 0 * x for name, x in p.items() if name.endswith(("before.bias", "between.bias", "norm.bias"))}
         x = p["embed.weight"][ids]
         angles = jnp.arange(T)[:, None] * 100.0 ** (-jnp.arange(0, H, 2) / H)
         angles = jnp.concatenate([angles, angles], -1)
@@ -119,10 +125,13 @@ def port(bug):
         epsilon = 1e-3 if bug == "epsilons" else 1e-5
         for i in range(LAYERS):
             at = f"layers.{i}"
-            x = x + attention(p, f"{at}.attention", norm(p, f"{at}.before", x, epsilon), jnp.cos(angles), jnp.sin(angles), mask)
-            y = norm(p, f"{at}.between", x, epsilon)
-            gate, up = (y @ p[f"{at}.{f}.weight"].T + p[f"{at}.{f}.bias"] for f in ("gate", "up"))
-            x = x + (jax.nn.silu(gate) * up) @ p[f"{at}.down.weight"].T + p[f"{at}.down.bias"]
+            tables = jnp.cos(angles), jnp.sin(angles), mask
+            if bug == "after sums":
+                x = norm(p, f"{at}.before", x + attention(p, f"{at}.attention", x, *tables))
+                x = norm(p, f"{at}.between", x + branch(p, at, x))
+                continue
+            x = x + attention(p, f"{at}.attention", norm(p, f"{at}.before", x, epsilon), *tables)
+            x = x + branch(p, at, norm(p, f"{at}.between", x, epsilon))
         return norm(p, "norm", x) @ p["embed.weight"].T
 
     return forward
@@ -149,6 +158,8 @@ CAUSES = {
     "turned": "k_norm.norms in their order; jax runs them from the last to the first",
     "after": "torch applies layers.*.attention.q_norm and layers.*.attention.k_norm before the rotation; jax after it",
     "queries": "jax masks padded queries too",
+    "after sums": "torch has layers.*.before and layers.*.between where they are; jax has each after its sum (post-norm)",
+    "biases": "torch uses norm.bias and layers.*.before.bias and layers.*.between.bias; jax leaves them out",
     "epsilons": "torch 1e-05 for layers.*.before.eps and layers.*.between.eps; jax 0.001 (residual ",
 }
 
