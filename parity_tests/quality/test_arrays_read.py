@@ -224,3 +224,23 @@ def test_two_inputs_are_exchanged(reduced):
     how = {"call_torch": lambda model, *ids: model(*ids).mean()} if reduced == "mean" else {}
     verdict = compare(theirs, weights, (*ids,), call_jax=squares, **how).verdict
     assert "torch takes input 0 and input 1 as named; jax exchanges the two" in verdict, verdict
+
+
+PARAMETERS = {
+    "b.weight": ("a.weight", "torch uses b.weight; jax uses a.weight in its place"),
+    "norm.bias": (jnp.zeros_like, "torch uses norm.bias; jax leaves it out"),
+    "norm.weight": (lambda x: 1 + x, "torch uses norm.weight as it is; jax adds 1 to it"),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_parameter_is_read_otherwise_in_a_loss(name):
+    theirs, (instead, cause) = excite(Gated().eval(), seed=0), PARAMETERS[name]
+    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in theirs.named_parameters()}
+
+    def loss(weights, x):
+        w = weights | {name: weights[instead] if isinstance(instead, str) else instead(weights[name])}
+        y = normed(w, x)
+        return jnp.square(line(w, "out", x + line(w, "a", y) * jax.nn.sigmoid(line(w, "b", y)))).mean()
+
+    assert cause in compare(theirs, weights, (noise(5, D, seed=4),), call_jax=loss).verdict

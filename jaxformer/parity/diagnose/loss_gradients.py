@@ -52,7 +52,8 @@ def gradients(replay: Replay, proposal: Proposal, leaves: Sequence[torch.Tensor]
     recorded = tensors_of(operations, replay.given)
     with running(), torch.enable_grad(), requiring([*leaves, *recorded]):
         with proposal.edit():
-            found = gradients_of([side_by_side(replay.run_model())], [replay.cotangent], [*leaves, *recorded])
+            output = side_by_side(replay.run_model())
+        found = gradients_of([output], [replay.cotangent], [*leaves, *recorded])
         direct, cotangents = found[: len(leaves)], found[len(leaves) :]
         if not any(each.any() for each in cotangents):
             return direct

@@ -8,6 +8,8 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.trace.call_sites import CALL, Site, below, join
@@ -39,14 +41,31 @@ def intercepted(modules: Mapping[str, Any], through: Callable[..., Any]) -> Iter
 
 
 @contextmanager
-def held(tensor: torch.Tensor, other: torch.Tensor) -> Iterator[None]:
-    """Edit: a tensor has the numbers of another one."""
+def held(tensor: torch.Tensor, other: torch.Tensor | Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """Edit: a tensor has the numbers of another one, or of a function of it, through which gradients go."""
+    instead = other if isinstance(other, torch.Tensor) else other(tensor)
+    if torch.is_grad_enabled() and tensor.is_floating_point():
+        with Instead(tensor, instead):
+            yield
+        return
     before = tensor.clone()
-    tensor.copy_(other.clone())  # `other` may be a view of `tensor`'s own memory
+    tensor.copy_(instead.clone())  # it may be a view of `tensor`'s own memory
     try:
         yield
     finally:
         tensor.copy_(before)
+
+
+class Instead(TorchFunctionMode):
+    """Context manager: functions are given another tensor in place of one."""
+
+    def __init__(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        super().__init__()
+        self.tensor, self.other = tensor, other
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(lambda x: self.other if x is self.tensor else x, (args, kwargs or {}))
+        return func(*args, **kwargs)
 
 
 MOST_MODULES = 12

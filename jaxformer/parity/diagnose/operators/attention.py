@@ -163,11 +163,14 @@ def biases(replay: Replay) -> Iterator[Proposal]:
         bias = getattr(module, "in_proj_bias", None)
         if isinstance(bias, torch.Tensor):
             path = f"{name}.in_proj_bias" if name else "in_proj_bias"
-            thirds = bias.chunk(3)
             for i, array in enumerate(NAMES):
-                other = torch.cat([0 * x if i == j else x for j, x in enumerate(thirds)])
-                yield propose(BIAS_WITHOUT, path, partial(held, bias, other), array=array)
-            yield propose(BIAS_EXCHANGED, path, partial(held, bias, torch.cat([thirds[0], thirds[2], thirds[1]])))
+                yield propose(BIAS_WITHOUT, path, partial(held, bias, partial(without_third, i)), array=array)
+            yield propose(BIAS_EXCHANGED, path, partial(held, bias, lambda x: torch.cat([x.chunk(3)[i] for i in (0, 2, 1)])))
+
+
+def without_third(i: int, x: torch.Tensor) -> torch.Tensor:
+    """Set the third `i` of a vector to zeros."""
+    return torch.cat([0 * part if i == j else part for j, part in enumerate(x.chunk(3))])
 
 
 def roles(core: Core) -> Iterator[Proposal]:

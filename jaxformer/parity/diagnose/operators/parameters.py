@@ -199,8 +199,8 @@ def read_otherwise(module: Any, name: str) -> Iterator[Proposal]:
     """Mutations that use a function of a tensor, one of `READINGS`, in its place."""
     for path, tensor in tensors_of(module, name):
         for how, (_, reading) in READINGS.items():
-            if (other := reading(tensor)) is not tensor:
-                yield propose(READ, path, partial(held, tensor, other), how=how)
+            if reading(tensor) is not tensor:
+                yield propose(READ, path, partial(held, tensor, reading), how=how)
 
 
 def tied(module: Any) -> Iterator[Proposal]:
