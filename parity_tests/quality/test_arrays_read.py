@@ -165,11 +165,11 @@ OF_ATTENTION = {
 
 @pytest.mark.parametrize("bug", OF_ATTENTION)
 def test_causes_in_what_attention_of_torchs_reads(bug):
-    theirs = excite(Attends().eval(), seed=1)
-    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in theirs.named_parameters()}
+    torch_model = excite(Attends().eval(), seed=1)
+    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in torch_model.named_parameters()}
     given = noise(3, 4, D, seed=1), noise(3, 6, D, seed=2), np.arange(6) >= np.array([[6], [3], [4]])
     how = {"call_jax": lambda w, *x: attended(w, *x, bug), "checks": ("local",), "tier": "A"}
-    assert OF_ATTENTION[bug] in compare(theirs, weights, given, **how).verdict
+    assert OF_ATTENTION[bug] in compare(torch_model, weights, given, **how).verdict
 
 
 class Gated(torch.nn.Module):
@@ -186,15 +186,15 @@ class Gated(torch.nn.Module):
 @pytest.mark.parametrize("tapped", [False, True])
 def test_another_array_is_read_in_a_loss(tapped):
     """The gradients of what is read in its place have to be jax's, too."""
-    theirs = excite(Gated().eval(), seed=0)
-    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in theirs.named_parameters()}
+    torch_model = excite(Gated().eval(), seed=0)
+    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in torch_model.named_parameters()}
 
     def loss(weights, x):
         y = tap("norm", normed(weights, x)) if tapped else normed(weights, x)
         gated = line(weights, "a", y) * jax.nn.sigmoid(line(weights, "b", y))
         return jnp.square(line(weights, "out", y + gated)).mean()
 
-    report = compare(theirs, weights, (noise(5, D, seed=4),), call_jax=loss)
+    report = compare(torch_model, weights, (noise(5, D, seed=4),), call_jax=loss)
     what = "what norm gives" if tapped else "`self.norm(x)` (test_arrays_read.py:"
     assert f"jax reads {what}" in report.verdict, str(report)
     assert "for its first operand" in report.verdict
@@ -213,8 +213,8 @@ class Typed(torch.nn.Module):
 
 @pytest.mark.parametrize("reduced", ["no", "mean"])
 def test_two_inputs_are_exchanged(reduced):
-    theirs = excite(Typed().eval(), seed=0)
-    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in theirs.named_parameters()}
+    torch_model = excite(Typed().eval(), seed=0)
+    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in torch_model.named_parameters()}
 
     def squares(weights, types, places):
         x = jnp.square(normed(weights, weights["place.weight"][places] + weights["kind.weight"][types]))
@@ -222,7 +222,7 @@ def test_two_inputs_are_exchanged(reduced):
 
     ids = np.random.default_rng(0).integers(0, 9, (2, 3, 5))
     how = {"call_torch": lambda model, *ids: model(*ids).mean()} if reduced == "mean" else {}
-    verdict = compare(theirs, weights, (*ids,), call_jax=squares, **how).verdict
+    verdict = compare(torch_model, weights, (*ids,), call_jax=squares, **how).verdict
     assert "torch takes input 0 and input 1 as named; jax exchanges the two" in verdict, verdict
 
 
@@ -235,12 +235,12 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_a_parameter_is_read_otherwise_in_a_loss(name):
-    theirs, (instead, cause) = excite(Gated().eval(), seed=0), PARAMETERS[name]
-    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in theirs.named_parameters()}
+    torch_model, (instead, cause) = excite(Gated().eval(), seed=0), PARAMETERS[name]
+    weights = {name: jnp.asarray(each.detach().numpy()) for name, each in torch_model.named_parameters()}
 
     def loss(weights, x):
         w = weights | {name: weights[instead] if isinstance(instead, str) else instead(weights[name])}
         y = normed(w, x)
         return jnp.square(line(w, "out", x + line(w, "a", y) * jax.nn.sigmoid(line(w, "b", y)))).mean()
 
-    assert cause in compare(theirs, weights, (noise(5, D, seed=4),), call_jax=loss).verdict
+    assert cause in compare(torch_model, weights, (noise(5, D, seed=4),), call_jax=loss).verdict
