@@ -67,7 +67,7 @@ BUGS = {
     "stream before": "torch adds near + far; jax adds nothing of that",
     "rows at once": "jax normalises 7 rows together",
     "pads too": "torch applies the mask that it is given; jax does not apply it",
-    "last that counts": "by input 2 in its place",
+    "last that counts": "by input 1 in its place",
     "another's largest": "jax reads the largest of all positions of `self.groups(x.reshape(-1, D)).view(x.shape)`",
 }
 
@@ -158,7 +158,7 @@ def attended(weights, x, memory, pad, bug):
 
 
 OF_ATTENTION = {
-    "values": "torch passes attend its own arguments; jax passes what it is given as array 2 for its third argument",
+    "values": "torch passes attend its own arguments; jax passes its input 1 for its third argument",
     "queries": "jax takes the softmax over queries, not keys",
 }
 

@@ -22,44 +22,44 @@ MOST_NAMED = 2
 def explain_steps(
     model: Any,
     generate: Callable[[Any], Any],
-    theirs: Sequence[np.ndarray],
-    ours: Sequence[np.ndarray],
+    torch_logits: Sequence[np.ndarray],
+    jax_logits: Sequence[np.ndarray],
     fed: Sequence[np.ndarray],
 ) -> str:
     """Return 'jax as if the position of a step is one too far (residual 3e-16)', or '' if no fault gives all of jax's logits.
 
-    `generate` takes a model and yields the logits of the prompt and of each step, `theirs` and `ours` are the logits of torch
-    and of jax, and `fed` the ids that each step is given.
+    `generate` takes a model and yields the logits of the prompt and of each step, `torch_logits` and `jax_logits` are those
+    of both sides, and `fed` the ids that each step is given.
     """
-    if len(theirs) != len(ours):
+    if len(torch_logits) != len(jax_logits):
         return ""
-    in_prompt = apart(theirs[0], ours[0]) > TOLERANCE
-    if not in_prompt and (says := one_factor(theirs[1:], ours[1:])):
+    in_prompt = apart(torch_logits[0], jax_logits[0]) > TOLERANCE
+    if not in_prompt and (says := one_factor(torch_logits[1:], jax_logits[1:])):
         return says
     found = list[str]()
     copied = copy.deepcopy(model).eval().double()
-    prompt = theirs[0].shape[1] if theirs[0].ndim == 3 else 0
+    prompt = torch_logits[0].shape[1] if torch_logits[0].ndim == 3 else 0
     with torch_float64(), Budget(Session()) as budget:
-        rare = () if in_prompt else (*RARE, *more(prompt, len(theirs) - 1))
+        rare = () if in_prompt else (*RARE, *more(prompt, len(torch_logits) - 1))
         for fault in (*(OF_PROMPT if in_prompt else FAULTS), *rare):
             if budget.is_spent or (found and fault in rare):
                 break
-            if (residual := residual_of(generate(copied), fault, ours, fed, budget)) <= TOLERANCE:
+            if (residual := residual_of(generate(copied), fault, jax_logits, fed, budget)) <= TOLERANCE:
                 found.append(f"{fault.says} (residual {residual:.0e})")
     return f"jax as if {', or '.join(found[:MOST_NAMED])}" if found else ""
 
 
-def apart(theirs: np.ndarray, ours: np.ndarray) -> float:
+def apart(torch_logits: np.ndarray, jax_logits: np.ndarray) -> float:
     """Return the largest relL2 of the logits of one position; of the last positions alone where one side gives no others."""
-    both = [x[:, -1] if theirs.ndim != ours.ndim and x.ndim == 3 else x for x in (theirs, ours)]
+    both = [x[:, -1] if torch_logits.ndim != jax_logits.ndim and x.ndim == 3 else x for x in (torch_logits, jax_logits)]
     if both[0].shape != both[1].shape:
         return np.inf
     return max(error(both[1][at], both[0][at]).relative for at in np.ndindex(both[0].shape[:-1]))
 
 
-def one_factor(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> str:
+def one_factor(torch_logits: Sequence[np.ndarray], jax_logits: Sequence[np.ndarray]) -> str:
     """Return words if the logits of all steps are torch's times one factor, else ''."""
-    those = [[x[:, -1] if x.ndim == 3 else x for x in side] for side in (theirs, ours)]
+    those = [[x[:, -1] if x.ndim == 3 else x for x in side] for side in (torch_logits, jax_logits)]
     if [x.shape for x in those[0]] != [x.shape for x in those[1]]:
         return ""
     t, j = (np.stack(side) for side in those)
@@ -86,12 +86,12 @@ def stepped(steps: Generator[Any, Any, Any], fault: Fault, fed: Sequence[np.ndar
     steps.close()
 
 
-def residual_of(steps: Any, fault: Fault, ours: Sequence[np.ndarray], fed: Sequence[np.ndarray], budget: Budget) -> float:
+def residual_of(steps: Any, fault: Fault, jax_logits: Sequence[np.ndarray], fed: Sequence[np.ndarray], budget: Budget) -> float:
     """Return the largest residual of the logits; infinite from the first step that is not equal to jax's, and where torch fails
     with the fault."""
     worst, number = 0.0, 0
     try:
-        for (logits, operations), wanted in zip(stepped(steps, fault, fed), ours, strict=False):
+        for (logits, operations), wanted in zip(stepped(steps, fault, fed), jax_logits, strict=False):
             budget.spend(operations)
             number += 1
             worst = max(worst, apart(logits, wanted))
@@ -99,4 +99,4 @@ def residual_of(steps: Any, fault: Fault, ours: Sequence[np.ndarray], fed: Seque
                 return np.inf
     except Exception:  # any error of the model's code
         return np.inf
-    return worst if number == len(ours) else np.inf
+    return worst if number == len(jax_logits) else np.inf

@@ -123,8 +123,8 @@ def several_differ(traced: Traced, mismatch: Mismatch) -> bool:
     """True if a mismatch is a weight's gradient, and the gradients of several weights of the call differ."""
     if mismatch.place is not None:
         return False
-    ours, theirs = of_own_weights(traced, mismatch.owner)
-    return sum(distance(ours[name], theirs[name]) > EXPLAINED for name in theirs) > 1
+    jax, torch = of_own_weights(traced, mismatch.owner)
+    return sum(distance(jax[name], torch[name]) > EXPLAINED for name in torch) > 1
 
 
 def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:

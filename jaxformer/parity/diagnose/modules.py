@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any
 from unittest import mock
@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from jaxformer.parity.diagnose.calls import Arguments
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.trace.call_sites import CALL, Site, below, join
 
@@ -38,6 +39,16 @@ def intercepted(modules: Mapping[str, Any], through: Callable[..., Any]) -> Iter
             other = wraps(module.forward)(partial(through, name, module.forward))
             stack.enter_context(mock.patch.object(module, "forward", other))
         yield
+
+
+def recorded(modules: Mapping[str, Any], calls: dict[str, list[Arguments]]) -> AbstractContextManager[None]:
+    """Edit: the arguments of each call of modules are added to `calls`, in which names come in the order of the first calls."""
+
+    def noted(name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        calls.setdefault(name, []).append((args, kwargs))
+        return forward(*args, **kwargs)
+
+    return intercepted(modules, noted)
 
 
 @contextmanager

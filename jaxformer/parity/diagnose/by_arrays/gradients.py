@@ -36,18 +36,18 @@ IS_ZERO = Change("gradient.zero", "{side}'s gradient is 0 in {where}, where {oth
 
 def explain_gradient(difference: Difference) -> Candidate | None:
     """Explain a gradient by NaN, by a gradient that stops on one side, or by rows that get none."""
-    ours, theirs = difference.jax, difference.torch
-    if not np.isfinite(theirs).all():
+    jax, torch = difference.jax, difference.torch
+    if not np.isfinite(torch).all():
         return None
-    if wrong := int((~np.isfinite(ours)).sum()):
-        return plain(NOT_FINITE, wrong=wrong, size=ours.size)
+    if wrong := int((~np.isfinite(jax)).sum()):
+        return plain(NOT_FINITE, wrong=wrong, size=jax.size)
     what = difference.what or "the gradient"
-    if not theirs.any():
+    if not torch.any():
         return plain(STOPS_IN_TORCH, what=what)
-    if not ours.any():
+    if not jax.any():
         return plain(STOPS_IN_JAX, what=what)
-    stopped = next(filter(None, (partly_stopped(ours, theirs, axis) for axis in range(ours.ndim))), None)
-    return stopped or (one_row(ours, theirs) if difference.padded else None)
+    stopped = next(filter(None, (partly_stopped(jax, torch, axis) for axis in range(jax.ndim))), None)
+    return stopped or (one_row(jax, torch) if difference.padded else None)
 
 
 def explain_factor(difference: Difference) -> Candidate | None:
@@ -60,26 +60,26 @@ def explain_factor(difference: Difference) -> Candidate | None:
     return plain(TIMES, residual, what=difference.what or "gradient", by=factor) if is_factor else None
 
 
-def one_row(ours: np.ndarray, theirs: np.ndarray) -> Candidate | None:
+def one_row(jax: np.ndarray, torch: np.ndarray) -> Candidate | None:
     """Explain the gradient of a table that differs in one row: torch's `padding_idx` row gets none from the lookup, only those
     of the table's other uses."""
-    if ours.ndim != 2:
+    if jax.ndim != 2:
         return None
-    differs = np.asarray(~np.isclose(ours, theirs, rtol=0, atol=EXPLAINED * np.abs(theirs).max()).all(-1))
+    differs = np.asarray(~np.isclose(jax, torch, rtol=0, atol=EXPLAINED * np.abs(torch).max()).all(-1))
     if differs.sum() != 1:
         return None
     return plain(ONE_ROW, rows=part_of(differs, "rows"))
 
 
-def partly_stopped(ours: np.ndarray, theirs: np.ndarray, axis: int) -> Candidate | None:
+def partly_stopped(jax: np.ndarray, torch: np.ndarray, axis: int) -> Candidate | None:
     """Explain a gradient that is 0 at some places along an axis on one side alone, and equal elsewhere."""
-    others = tuple(other for other in range(ours.ndim) if other != axis)
-    what = "rows" if axis == 0 else "positions" if axis == 1 and ours.ndim == 3 else ""
+    others = tuple(other for other in range(jax.ndim) if other != axis)
+    what = "rows" if axis == 0 else "positions" if axis == 1 and jax.ndim == 3 else ""
     where = "" if what else f" along axis {axis}"
-    for side, array, name, other in (("jax", ours, "torch", theirs), ("torch", theirs, "jax", ours)):
+    for side, array, name, other in (("jax", jax, "torch", torch), ("torch", torch, "jax", jax)):
         empty = np.asarray(~array.any(others) & other.any(others))
-        if empty.any() and distance(np.compress(~empty, ours, axis), np.compress(~empty, theirs, axis)) <= EXPLAINED:
-            one_row = side == "torch" and axis == 0 and empty.sum() == 1 and ours.ndim == 2
+        if empty.any() and distance(np.compress(~empty, jax, axis), np.compress(~empty, torch, axis)) <= EXPLAINED:
+            one_row = side == "torch" and axis == 0 and empty.sum() == 1 and jax.ndim == 2
             why = ": as torch's padding_idx has it" if one_row else ""
             return plain(IS_ZERO, side=side, where=f"{part_of(empty, what) or 'all rows'}{where}", other=name, why=why)
     return None

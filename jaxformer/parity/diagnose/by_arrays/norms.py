@@ -35,18 +35,18 @@ def explain_cancelled(difference: Difference) -> Candidate | None:
     return plain(IN_ONE_PASS) if fast_variance(difference.evidence, difference.jax, difference.torch, 2.0**-53) else None
 
 
-def fast_variance(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray, roundoff: float) -> str:
+def fast_variance(evidence: Evidence, jax: np.ndarray, torch: np.ndarray, roundoff: float) -> str:
     """Return `SAYS` if the error of a norm's output looks like that of a variance in one pass; else ''. `roundoff`: unit
     roundoff of jax's numbers."""
     x, bias = evidence.before.get("input"), evidence.parameters.get("bias", np.zeros(1))
-    if x is None or x.shape != theirs.shape != () or not np.isfinite(ours).all() or not np.isfinite(theirs).all():
+    if x is None or x.shape != torch.shape != () or not np.isfinite(jax).all() or not np.isfinite(torch).all():
         return ""
-    scaled = [theirs - bias.reshape(-1, *[1] * behind) for behind in (0, theirs.ndim - 2) if fits(bias, theirs, behind)]
-    return SAYS if any(is_cancelled(rows, x, ours - theirs, y, roundoff) for rows in together(x) for y in scaled) else ""
+    scaled = [torch - bias.reshape(-1, *[1] * behind) for behind in (0, torch.ndim - 2) if fits(bias, torch, behind)]
+    return SAYS if any(is_cancelled(rows, x, jax - torch, y, roundoff) for rows in together(x) for y in scaled) else ""
 
 
 def fits(bias: np.ndarray, y: np.ndarray, behind: int) -> bool:
-    """True if a bias fits the axis that has `after` axes after it."""
+    """True if a bias fits the axis that has `behind` axes after it."""
     return 0 <= behind < y.ndim and bias.size in (1, y.shape[-1 - behind])
 
 
@@ -81,18 +81,18 @@ def explain_epsilon(difference: Difference) -> Diagnosis:
 
     Rows multiplied by a factor c give the same: their epsilon is divided by c^2.
     """
-    ours, theirs, own = difference.jax, difference.torch, difference.evidence.parameters
+    jax, torch, own = difference.jax, difference.torch, difference.evidence.parameters
     for centered, variance, axis in normed(difference.evidence):
         shape = [-1 if each == axis else 1 for each in range(centered.ndim)]
         gain, bias = own.get("gain", np.ones(1)), own.get("bias", np.zeros(1))
-        if centered.shape != theirs.shape or not gain.all() or not {gain.size, bias.size} <= {1, centered.shape[axis]}:
+        if centered.shape != torch.shape or not gain.all() or not {gain.size, bias.size} <= {1, centered.shape[axis]}:
             continue
-        scaled = [(y - bias.reshape(shape)) / gain.reshape(shape) for y in (theirs, ours)]
-        torch, jax = (solved_epsilon(y, centered, variance) for y in scaled)
-        if torch is not None and jax is not None and torch != jax:
-            causes = [plain(CHOSEN, formula="norm", epsilon=(f"{torch:g}", f"{jax:g}"))]
-            if variance.shape == (*centered.shape[:-1], 1) and min(torch, jax) > 0:
-                causes.append(plain(SCALED, factor=(torch / jax) ** 0.5))
+        scaled = [(y - bias.reshape(shape)) / gain.reshape(shape) for y in (torch, jax)]
+        torch_epsilon, jax_epsilon = (solved_epsilon(y, centered, variance) for y in scaled)
+        if torch_epsilon is not None and jax_epsilon is not None and torch_epsilon != jax_epsilon:
+            causes = [plain(CHOSEN, formula="norm", epsilon=(f"{torch_epsilon:g}", f"{jax_epsilon:g}"))]
+            if variance.shape == (*centered.shape[:-1], 1) and min(torch_epsilon, jax_epsilon) > 0:
+                causes.append(plain(SCALED, factor=(torch_epsilon / jax_epsilon) ** 0.5))
             return Diagnosis(tuple(causes))
     return Diagnosis()
 
@@ -139,13 +139,13 @@ def explain_running(difference: Difference) -> Candidate | None:
     """Explain a running statistic: 'torch momentum 0.1, variance unbiased; jax momentum 0.9, variance biased'."""
     old, x = difference.evidence.before[OLD], difference.evidence.before["input"]
     known = dict(statistics(x, len(old)))
-    theirs = next(updates(known, old, difference.torch), None)
-    if theirs is None:
+    torch = next(updates(known, old, difference.torch), None)
+    if torch is None:
         return None
     if np.array_equal(difference.jax, old):
-        return plain(LEFT, momentum=theirs.momentum)
-    ours = sorted(updates(known, old, difference.jax), key=lambda each: each.statistic != theirs.statistic)
-    return apart(theirs, ours[0]) if ours else None
+        return plain(LEFT, momentum=torch.momentum)
+    jax = sorted(updates(known, old, difference.jax), key=lambda each: each.statistic != torch.statistic)
+    return apart(torch, jax[0]) if jax else None
 
 
 def updates(known: dict[str, np.ndarray], old: np.ndarray, new: np.ndarray) -> Iterator[Update]:
@@ -158,16 +158,16 @@ def updates(known: dict[str, np.ndarray], old: np.ndarray, new: np.ndarray) -> I
             yield Update(name, momentum, residual)
 
 
-def apart(theirs: Update, ours: Update) -> Candidate | None:
+def apart(torch: Update, jax: Update) -> Candidate | None:
     """Describe in what two update rules differ; None if they do not."""
-    t, j = theirs.momentum, ours.momentum
-    differ = abs(t - j) > SAME, theirs.statistic != ours.statistic
+    t, j = torch.momentum, jax.momentum
+    differ = abs(t - j) > SAME, torch.statistic != jax.statistic
     if not any(differ):
         return None
-    torch, jax = (", ".join(compress((f"momentum {each.momentum:.9g}", each.statistic), differ)) for each in (theirs, ours))
+    says = [", ".join(compress((f"momentum {each.momentum:.9g}", each.statistic), differ)) for each in (torch, jax)]
     how = ": flax's is 1 minus torch's" if abs(t + j - 1) < SAME else ": it updates twice a step"
     is_known = differ[0] and min(abs(t + j - 1), abs((1 - t) ** 2 - (1 - j))) < SAME
-    return plain(UPDATED, max(theirs.residual, ours.residual), torch=torch, jax=jax, more=how * is_known)
+    return plain(UPDATED, max(torch.residual, jax.residual), torch=says[0], jax=says[1], more=how * is_known)
 
 
 def statistics(x: np.ndarray, channels: int) -> Iterator[tuple[str, np.ndarray]]:
@@ -201,16 +201,16 @@ def may_be_float32(traced: Traced, mismatch: Mismatch) -> bool:
     return all(is_rounded_constant(mismatch.jax, mismatch.torch, bias) for bias in (0.0, *biases))
 
 
-def is_rounded_constant(ours: np.ndarray, theirs: np.ndarray, bias: np.ndarray | float = 0.0) -> bool:
+def is_rounded_constant(jax: np.ndarray, torch: np.ndarray, bias: np.ndarray | float = 0.0) -> bool:
     """True if the difference may be a constant that one side rounds to float32.
 
     No entry is off by more than that, and rows do not have factors of their own, as another epsilon gives them. `bias` is added
     after the constant.
     """
-    if ours.shape != theirs.shape or not theirs.ndim or {ours.dtype.kind, theirs.dtype.kind} != {"f"}:
+    if jax.shape != torch.shape or not torch.ndim or {jax.dtype.kind, torch.dtype.kind} != {"f"}:
         return False
-    off, scaled = ours - theirs, theirs - bias
-    largest = 2 * UNIT_ROUNDOFF * np.abs(theirs).max(initial=0.0)
+    off, scaled = jax - torch, torch - bias
+    largest = 2 * UNIT_ROUNDOFF * np.abs(torch).max(initial=0.0)
     if not np.isfinite(off).all() or not 0 < np.abs(off).max(initial=0.0) <= largest:
         return False
     size = np.square(scaled).sum(-1, keepdims=True)

@@ -81,52 +81,52 @@ TYPES = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float32": 2.0**-25}
 """Half the relative spacing of neighbouring numbers, by dtype."""
 
 
-def appearance(ours: np.ndarray, theirs: np.ndarray) -> str:
+def appearance(jax: np.ndarray, torch: np.ndarray) -> str:
     """Describe a difference: 'only at positions 7-16 of 17; a factor of its own in each channel'; '' if nothing is noticed."""
-    if ours.shape != theirs.shape or not theirs.ndim or {ours.dtype.kind, theirs.dtype.kind} != {"f"}:
+    if jax.shape != torch.shape or not torch.ndim or {jax.dtype.kind, torch.dtype.kind} != {"f"}:
         return ""
-    if (wrong := int((~np.isfinite(ours) & np.isfinite(theirs)).sum())) or not np.isfinite(theirs).all():
-        return f"NaN or infinite in {wrong} of {ours.size} entries" if wrong else ""
-    if not np.any(ours != theirs):
+    if (wrong := int((~np.isfinite(jax) & np.isfinite(torch)).sum())) or not np.isfinite(torch).all():
+        return f"NaN or infinite in {wrong} of {jax.size} entries" if wrong else ""
+    if not np.any(jax != torch):
         return ""
-    found = [*where(ours, theirs)]
-    return "; ".join([*found, *([] if (how := next(kinds(ours, theirs), "")) == "" else [how])])
+    found = [*where(jax, torch)]
+    return "; ".join([*found, *([] if (how := next(kinds(jax, torch), "")) == "" else [how])])
 
 
-def where(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
+def where(jax: np.ndarray, torch: np.ndarray) -> Iterator[str]:
     """Yield words for each axis along which only a part differs."""
-    off = np.abs(ours - theirs) > ALIKE * np.sqrt(np.square(theirs).mean())
-    for axis in range(theirs.ndim):
-        some = np.asarray(off.any(tuple(other for other in range(theirs.ndim) if other != axis)))
+    off = np.abs(jax - torch) > ALIKE * np.sqrt(np.square(torch).mean())
+    for axis in range(torch.ndim):
+        some = np.asarray(off.any(tuple(other for other in range(torch.ndim) if other != axis)))
         if some.any() and not some.all():
-            name = "rows" if axis == 0 else "positions" if axis == 1 and theirs.ndim == 3 else ""
+            name = "rows" if axis == 0 else "positions" if axis == 1 and torch.ndim == 3 else ""
             part = part_of(some, name)
             yield f"only {'at' if name == 'positions' else 'in'} {part}" + ("" if name else f" along axis {axis}")
 
 
-def kinds(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
+def kinds(jax: np.ndarray, torch: np.ndarray) -> Iterator[str]:
     """Yield words for relations of jax's array to torch's, the plain ones first."""
-    for axis in range(theirs.ndim):
-        for steps in (step for n in range(1, min(FARTHEST, theirs.shape[axis] - 1) + 1) for step in (n, -n)):
+    for axis in range(torch.ndim):
+        for steps in (step for n in range(1, min(FARTHEST, torch.shape[axis] - 1) + 1) for step in (n, -n)):
             late, early = (
                 np.take(array, range(max(by, 0), array.shape[axis] + min(by, 0)), axis)
-                for array, by in ((ours, steps), (theirs, -steps))
+                for array, by in ((jax, steps), (torch, -steps))
             )
             if early.any() and distance(late, early) <= ALIKE:
                 yield f"torch's, {abs(steps)} {'later' if steps > 0 else 'earlier'} along axis {axis}"
-    for axis in range(theirs.ndim):
-        if order := order_along(ours, theirs, axis, ALIKE):
+    for axis in range(torch.ndim):
+        if order := order_along(jax, torch, axis, ALIKE):
             yield f"torch's, with axis {axis} {arranged(order)}"
-    for axis in range(theirs.ndim):
-        others = tuple(other for other in range(theirs.ndim) if other != axis)
-        name = "channel" if axis == theirs.ndim - 1 else "row" if axis == 0 else f"place along axis {axis}"
-        square = np.square(theirs).sum(others, keepdims=True)
-        factors = (ours * theirs).sum(others, keepdims=True) / np.where(square > 0, square, 1)
-        if theirs.shape[axis] < theirs.size and distance(factors * theirs, ours) <= ALIKE:
+    for axis in range(torch.ndim):
+        others = tuple(other for other in range(torch.ndim) if other != axis)
+        name = "channel" if axis == torch.ndim - 1 else "row" if axis == 0 else f"place along axis {axis}"
+        square = np.square(torch).sum(others, keepdims=True)
+        factors = (jax * torch).sum(others, keepdims=True) / np.where(square > 0, square, 1)
+        if torch.shape[axis] < torch.size and distance(factors * torch, jax) <= ALIKE:
             yield f"a factor of its own in each {name}"
-        if theirs.shape[axis] < theirs.size and distance(theirs + (ours - theirs).mean(others, keepdims=True), ours) <= ALIKE:
+        if torch.shape[axis] < torch.size and distance(torch + (jax - torch).mean(others, keepdims=True), jax) <= ALIKE:
             yield f"a number of its own added in each {name}"
-    changes = np.abs(ours / theirs - 1)[theirs != 0]
+    changes = np.abs(jax / torch - 1)[torch != 0]
     for name, half in TYPES.items():
         if changes.size and changes.max() <= 2 * half and np.median(changes) >= half / 8:
             yield f"the size of {name}'s rounding"
@@ -157,15 +157,15 @@ CAST = Change("values.cast", "jax gives {jax} where torch gives {torch}: a cast 
 
 def explain_cast(difference: Difference) -> Candidate | None:
     """Explain a dtype of jax's that is not that of torch's floats."""
-    ours, theirs = difference.jax.dtype, difference.torch.dtype
-    casts = ours != theirs and np.issubdtype(theirs, np.floating)
-    return plain(CAST, jax=str(ours), torch=str(theirs)) if casts else None
+    jax, torch = difference.jax.dtype, difference.torch.dtype
+    casts = jax != torch and np.issubdtype(torch, np.floating)
+    return plain(CAST, jax=str(jax), torch=str(torch)) if casts else None
 
 
-def factor_between(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+def factor_between(jax: np.ndarray, torch: np.ndarray) -> tuple[float, float]:
     """Return the factor c for which c times torch's array is nearest to jax's, by least squares, and the residual (relL2)."""
-    factor = float((ours * theirs).sum() / (np.square(theirs).sum() or 1.0))
-    return factor, distance(ours, factor * theirs)
+    factor = float((jax * torch).sum() / (np.square(torch).sum() or 1.0))
+    return factor, distance(jax, factor * torch)
 
 
 def is_symptom(candidate: Candidate) -> bool:
@@ -176,13 +176,13 @@ def is_symptom(candidate: Candidate) -> bool:
     return number is not None and not is_plain(number)
 
 
-def cap_between(ours: np.ndarray, theirs: np.ndarray) -> float:
+def cap_between(jax: np.ndarray, torch: np.ndarray) -> float:
     """Return the cap c for which jax's array is c tanh(torch's / c); 0 if there is none."""
-    least, most = float(np.abs(ours).max()), float(np.abs(theirs).max())
+    least, most = float(np.abs(jax).max()), float(np.abs(torch).max())
     if not 0 < least < most:
         return 0.0
     free = Free(least, seeds=tuple(least * n for n in (1.01, 1.5, 3.0, 10.0, 100.0)))
-    found = solved(lambda cap: cap * np.tanh(theirs / cap), free, theirs, ours, EXPLAINED)
+    found = solved(lambda cap: cap * np.tanh(torch / cap), free, torch, jax, EXPLAINED)
     return found[0] if found else 0.0
 
 
@@ -191,23 +191,23 @@ def explain_plainly(difference: Difference) -> Candidate | None:
 
     Example: 'jax gives torch's array times 4.89897949 = sqrt(24) (residual 3e-17)'.
     """
-    ours, theirs = difference.jax, difference.torch
-    if theirs.size < 2 or not np.isfinite(ours).all() or not np.isfinite(theirs).all():
+    jax, torch = difference.jax, difference.torch
+    if torch.size < 2 or not np.isfinite(jax).all() or not np.isfinite(torch).all():
         return None
     for kind in SMALLER:
-        if np.array_equal(theirs.astype(kind).astype(ours.dtype), ours):
+        if np.array_equal(torch.astype(kind).astype(jax.dtype), jax):
             return plain(ROUNDED, type=np.dtype(kind).name)
-    if theirs.any() and not ours.any():
+    if torch.any() and not jax.any():
         return plain(ZEROS)
-    factor, residual = factor_between(ours, theirs)
+    factor, residual = factor_between(jax, torch)
     if residual <= EXPLAINED < abs(factor - 1):
         return plain(TIMES, residual, by=round_number(factor))
-    if distance(ours, theirs) <= CLEAR:
+    if distance(jax, torch) <= CLEAR:
         return None
-    if cap := cap_between(ours, theirs):
+    if cap := cap_between(jax, torch):
         return plain(CAPPED, at=cap)
-    added = float((ours - theirs).mean())
-    residual = distance(ours, theirs + added)
+    added = float((jax - torch).mean())
+    residual = distance(jax, torch + added)
     return plain(ADDED, residual, number=round_number(added)) if residual <= EXPLAINED else None
 
 

@@ -194,7 +194,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 
 def known_in(replay: Replay) -> Iterator[Known]:
     """Tensors of the call with their sources: its inputs, its children's outputs, and the outputs of its operations."""
-    for number, x in enumerate(replay.input_arrays, 1):
+    for number, x in enumerate(replay.input_arrays):
         yield f"input {number}", x
     for site, given in replay.given.items():
         for x in arrays_in(given)[:1]:

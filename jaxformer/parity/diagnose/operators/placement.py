@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from jaxformer.parity.diagnose import modules
-from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.calls import Arguments, named
 from jaxformer.parity.diagnose.computes import Compute, behind, operand, with_operand
 from jaxformer.parity.diagnose.functions import is_activation
 from jaxformer.parity.diagnose.modules import replaced
@@ -71,9 +71,9 @@ def in_layers(replay: Replay) -> Iterator[Proposal]:
         if 1 < len(names) == len(sums):
             edits = partial(after_sums, [[layer[name] for layer in layers] for name in names], sums)
             yield propose(ALL_NORMS, targets, edits, how="after")
-        called: list[str] = []
-        replay.array(modules.intercepted(layers[0], partial(noted, called)))
-        starts = [name for last, name in pairwise(["", *called]) if name not in names and (not last or last in names)]
+        calls: dict[str, list[Arguments]] = {}
+        replay.array(modules.recorded(layers[0], calls))
+        starts = [name for last, name in pairwise(["", *calls]) if name not in names and (not last or last in names)]
         if 1 < len(names) == len(starts):
             pairs = [(layer[norm], layer[start]) for layer in layers for norm, start in zip(names, starts, strict=True)]
             yield propose(
@@ -89,12 +89,6 @@ def after_sums(norms: list[list[Any]], sums: list[Op]) -> Edit:
         rewrites[op.place] = lambda f, a, k, n, forwards=forwards: forwards[n](f(*a, **k))
     left_out = (replaced(norm, "forward", modules.its_input) for those in norms for norm in those)
     return together(*left_out, Rewrite(rewrites))
-
-
-def noted(called: list[str], name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a module, and note its name."""
-    called.append(name)
-    return forward(*args, **kwargs)
 
 
 def one_norm(replay: Replay) -> Iterator[Proposal]:

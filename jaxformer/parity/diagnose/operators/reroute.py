@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from jaxformer.parity.diagnose.calls import of_reals
+from jaxformer.parity.diagnose.calls import Arguments, of_reals
 from jaxformer.parity.diagnose.computes import noting, with_operand
 from jaxformer.parity.diagnose.functions import NORMALIZED, REDUCTIONS, is_real
-from jaxformer.parity.diagnose.modules import intercepted, keeps_a_shape, name_of
+from jaxformer.parity.diagnose.modules import intercepted, keeps_a_shape, name_of, recorded
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
 from jaxformer.parity.diagnose.numbers_and_orders import ORDINALS
 from jaxformer.parity.diagnose.replay import Replay
@@ -36,7 +36,7 @@ def worded(template: str, values: Mapping[str, str]) -> dict[str, str]:
 
 VALUES = {
     "given": "what it is given",
-    "argument": "what it is given as array {number}",
+    "argument": "its input {number}",
     "child": "what {1} gives",
     "part": "part {number} of {1}",
     "run": "{1}, time {number} of {runs},",
@@ -100,7 +100,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
 def given_in(replay: Replay) -> Iterator[Value]:
     """Inputs of the call, and outputs of its children."""
     found = replay.input_arrays
-    for number, x in enumerate(found, 1):
+    for number, x in enumerate(found):
         yield Value("argument" if len(found) > 1 else "given", ("the call",), x, {"number": number})
     for site, x in replay.given.items():
         if isinstance(x, torch.Tensor):
@@ -143,17 +143,12 @@ def parts(op: Op) -> Iterator[Slot]:
 def arguments(replay: Replay) -> Iterator[Proposal]:
     """Mutations in which a module inside that is given several arrays gets another one for one of them, as the values of
     attention."""
-    calls: dict[str, list[tuple[Any, ...]]] = {}
-
-    def noted(name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.setdefault(name, []).append(args)
-        return forward(*args, **kwargs)
-
+    calls: dict[str, list[Arguments]] = {}
     inner = {name: module for name, module in replay.module.named_modules() if name}
-    replay.array(intercepted(inner, noted))
-    once = {name: args for name, (args, *others) in calls.items() if not others and sum(map(of_reals, args)) > 1}
+    replay.array(recorded(inner, calls))
+    once = [(name, its[0][0]) for name, its in calls.items() if len(its) == 1 and sum(map(of_reals, its[0][0])) > 1]
     values = [*given_in(replay), *[*made_in(replay.listed)][-MOST_BEFORE:]]
-    for name, args in [*once.items()][:MOST_CALLED]:
+    for name, args in once[:MOST_CALLED]:
         for i, x in [(i, x) for i, x in enumerate(args[: len(ORDINALS)]) if of_reals(x)]:
             edit = partial(called_with, inner[name], i)
             yield from rerouted(ARGUMENT, iter([Slot(Target(name), x.clone(), edit, {"ordinal": ORDINALS[i]})]), values)

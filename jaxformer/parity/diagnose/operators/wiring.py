@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 
 from jaxformer.parity.diagnose.calls import Arguments, of_reals
-from jaxformer.parity.diagnose.modules import intercepted, keeps_a_shape, starred
+from jaxformer.parity.diagnose.modules import intercepted, keeps_a_shape, recorded, starred
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose
 from jaxformer.parity.diagnose.operators.masks import is_new_mask
 from jaxformer.parity.diagnose.operators.parameters import alike, all_of
@@ -177,18 +177,13 @@ def other_layers(replay: Replay) -> Iterator[Proposal]:
 def given_beside(replay: Replay) -> dict[str, Arguments]:
     """Arguments of the first call, in a run of the model, of each module whose path differs in the number of the layer
     alone."""
-    own, found = replay.owner.path, dict[str, Arguments]()
-
-    def watched(path: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
-        found.setdefault(path, (args, kwargs))
-        return forward(*args, **kwargs)
-
+    own, calls = replay.owner.path, dict[str, list[Arguments]]()
     like = NUMBER.sub("*", own, 1)
     modules = {path: each for path, each in replay.model.named_modules() if path != own and NUMBER.sub("*", path, 1) == like}
     if modules and not replay.owner.call:
-        with running(), intercepted(modules, watched):
+        with running(), recorded(modules, calls):
             replay.run_model()
-    return found
+    return {path: given[0] for path, given in calls.items()}
 
 
 def is_other(one: Any, other: Any) -> bool:
