@@ -53,6 +53,14 @@ def test_operations_are_shared_by_all_differences(clock):
         assert of_all.left == left
 
 
+def test_a_single_difference_may_take_all_operations(clock):
+    with Budget(Session(60.0, is_single=True)) as budget:
+        budget.spend(ALL - 1)
+        assert not budget.is_spent
+        budget.spend(1)
+        assert budget.is_spent
+
+
 def test_seconds_are_shared_too_and_time_between_searches_is_free(clock):
     of_all = Session(10.0)
     for used in (4.0, 5.0):

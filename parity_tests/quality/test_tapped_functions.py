@@ -124,7 +124,7 @@ def test_a_stream_that_goes_on_to_all_norms_is_told_at_the_first(stream, says):
 
 
 def test_a_search_that_is_cut_says_so(theirs, monkeypatch):
-    monkeypatch.setattr("jaxformer.parity.runs.session.EACH", 0)
+    monkeypatch.setattr("jaxformer.parity.runs.session.ALL", 0)
     weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
     bug = {"one act": lambda x: jnp.sin(3 * x)}
     report = compare(theirs, weights, (X,), call_jax=lambda w, ids: stream(w, ids, bug), checks=("local",), tier="A")
@@ -133,7 +133,7 @@ def test_a_search_that_is_cut_says_so(theirs, monkeypatch):
 
 
 def test_without_taps_they_are_advised(monkeypatch):
-    monkeypatch.setattr("jaxformer.parity.runs.session.EACH", 0)
+    monkeypatch.setattr("jaxformer.parity.runs.session.ALL", 0)
     torch_model = excite(TorchNorms().eval(), seed=1)
     weights = {name: jnp.asarray(array) for name, array in torch_model.state_dict().items()}
 

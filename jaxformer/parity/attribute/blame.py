@@ -173,6 +173,7 @@ class Blame:
         self.found: dict[Site, Candidate] = {}
         """Mutations of torch's code that explain a call."""
         self.mismatches = {site: mismatches[0] for site, mismatches in wrong}
+        traced.session.is_single = [len(mismatches) for _, mismatches in wrong] == [1]
         mesh = mesh_cause(traced) if wrong else Diagnosis()
         self.causes = dict.fromkeys((site for site, _ in wrong) if mesh else (), mesh)
         if not mesh:

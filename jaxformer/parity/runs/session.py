@@ -11,7 +11,7 @@ from typing import Any
 from jaxformer.parity.trace.call_sites import Site
 
 EACH, ALL = 700_000, 1_400_000
-"""Operations of torch's code that are replayed for one difference, and for a whole comparison.
+"""Operations of torch's code that are replayed for one of several differences, and for a whole comparison.
 
 They take about ten seconds and half a minute on one core. Operations are counted, so that a search ends at the same place on
 every machine that is fast enough.
@@ -33,6 +33,8 @@ class Session:
     seconds_left: float = field(init=False)
     left: float = field(init=False)
     """Operations left."""
+    is_single: bool = False
+    """True if the comparison has a single difference: its search may take the whole budget."""
     calls_left: int = MOST_CALLS
     confirmed: dict[Hashable, float] = field(default_factory=dict)
     """Mutations that explained a difference, with the values of their free parameters; they are tried first elsewhere."""
@@ -63,7 +65,8 @@ class Budget:
     """Time at which the terminal last showed the progress."""
 
     def __enter__(self) -> "Budget":
-        self.left = min(EACH * self.session.seconds / SECONDS, self.session.left)
+        most = ALL if self.session.is_single else EACH
+        self.left = min(most * self.session.seconds / SECONDS, self.session.left)
         self.ends = time.monotonic() + self.session.seconds_left
         return self
 
