@@ -17,7 +17,7 @@ from jaxformer.parity.numerics.axis_order import Order, to_jax_axes, to_torch_ax
 from jaxformer.parity.numerics.float_masks import is_left, is_other, kind_of
 from jaxformer.parity.pairing.arrays import AxisOrders, fit
 from jaxformer.parity.runs.load_weights import joined, parted
-from jaxformer.parity.trace.call_records import Record, arrays_in, replaced
+from jaxformer.parity.trace.call_records import Record, apart, arrays_in, replaced
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.trace.jax_hooks import watch_jax
 from jaxformer.parity.trace.programs import compiled_once
@@ -90,8 +90,14 @@ class ActivationPatching:
         return self._patch(output, site, "output", (site, None), (around, site))
 
     def _patch(self, value: Any, site: Site, part: str, maker: Code, sender: Code) -> Any:
-        """Replace the arrays in a value by torch's arrays that fit, in order."""
-        recorded, given = getattr(self.records[site], part), arrays_in(value)
+        """Replace the arrays in a value by torch's arrays that fit, in order. An array that jax passes for several of torch's
+        is each of these."""
+        recorded = getattr(self.records[site], part)
+        if part == "inputs" and len(recorded) > len(arrays_in(value)):
+            several = apart(value)
+            given = arrays_in(several)
+            value = several if len(given) == len(recorded) and None not in fit(recorded, given) else value
+        given = arrays_in(value)
         numbers = fit(recorded, given, any_kind=site == CALL)
         put = [
             array if i is None else self._patched(array, recorded[i], ArrayKey(site, part, i), maker, sender)

@@ -77,6 +77,19 @@ def copied(value: Any) -> Any:
     return replaced(value, arrays, [array.clone() for array in arrays])
 
 
+def apart(value: Any) -> Any:
+    """Return a value in which every array stands once: jax arrays that stand several times are copied."""
+    seen = set[int]()
+
+    def once(array: Any) -> Any:
+        if id(array) not in seen:
+            seen.add(id(array))
+            return array
+        return array.copy()
+
+    return _visit(value, once)
+
+
 def _visit(value: Any, f: Callable[[Any], Any]) -> Any:
     """Apply f to the arrays in a value; parts without an array that f changes (a shape, a range, a model) are returned as they
     are."""

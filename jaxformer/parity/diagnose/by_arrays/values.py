@@ -36,7 +36,7 @@ def summed(factors: Factors) -> tuple[str, str]:
     if all(bool(torch) != bool(jax) for torch, jax in factors.values()):
         if len(gone) == 1 and not gone[0].startswith(INPUT):
             return f"goes on with {mine}", f"goes on with {its}, and leaves out {gone[0]}"
-        residual = " (the residual)" * (any(name.startswith(INPUT) for name in gone) and not its.startswith(INPUT))
+        residual = " (the residual)" * (INPUT in gone and not its.startswith(INPUT))
         return f"adds {mine}{residual}", f"adds {its} in the place of that"
     return f"adds {mine}", f"adds {its}"
 
@@ -44,7 +44,7 @@ def summed(factors: Factors) -> tuple[str, str]:
 def of_one(name: str, torch: complex, jax: complex) -> tuple[str, str]:
     """Return words for one term: it is missing, subtracted or scaled."""
     if not torch or not jax:
-        there = f"adds {times(name, torch or jax)}" + " (the residual)" * name.startswith(INPUT)
+        there = f"adds {times(name, torch or jax)}" + " (the residual)" * (name == INPUT)
         lacks = f"does not add {name}" if not torch else "does not"
         return (there, lacks) if torch else (lacks, there)
     if jax == -torch:

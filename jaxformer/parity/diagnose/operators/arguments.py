@@ -30,6 +30,7 @@ NAMED = "has {name} {value} for {was:.9g} there"
 OTHER = Change(
     "arguments.other", lambda args: "has {name} {other} for {was}" if "name" in args else "has {other} for {was} there"
 )
+OTHER_END = Change("arguments.other_end", {"min": "has it as the least (`min`)", "max": "has it as the largest (`max`)"})
 WITHIN = Change("arguments.within", "limits it to {middle:g} +- {value}", "limits {0} to {middle:g} +- {was:g}")
 WITHOUT = Change("arguments.without", {"bias": "does so without the bias", "tensor": "does so without {at}"})
 
@@ -37,6 +38,7 @@ WITHOUT = Change("arguments.without", {"bias": "does so without the bias", "tens
 def proposals(op: Op) -> Iterator[Proposal]:
     """Mutations of each argument: another number, switch, size or slice, or a tensor left out."""
     yield from bounds(op)
+    yield from other_end(op)
     for at, was in [*enumerate(op.args), *op.kwargs.items()]:
         if isinstance(was, float) and op.name in COMPARING:
             continue  # `thresholds` solves for it, by the values of the tensor
@@ -64,6 +66,15 @@ def bounds(op: Op) -> Iterator[Proposal]:
     if isinstance(low, float) and isinstance(high, float) and (middle := round((low + high) / 2, 9)) in (0, 1):
         half = (high - low) / 2
         yield op.solving(WITHIN, Free(half, sure=True), partial(within, middle), was=half, middle=middle)
+
+
+def other_end(op: Op) -> Iterator[Proposal]:
+    """Mutation of a clip with one bound: it is the other one."""
+    given = named(op.function, op.args, op.kwargs) if op.name in CLIPS else {}
+    ends = [name for name in ("min", "max") if given.get(name) is not None]
+    if len(ends) == 1:
+        (own,), (other,) = ends, {"min", "max"} - {*ends}
+        yield op.instead(OTHER_END, lambda f, a, k, n: f(a[0], **{other: named(f, a, k)[own]}), how=other)
 
 
 def within(middle: float, half: float) -> Compute:

@@ -34,7 +34,7 @@ def proposals(operations: list[Op]) -> Iterator[Proposal]:
     no state on."""
     yield from backwards(operations)
     looped = [op for op in operations if len(op.runs) >= FEWEST and is_real(op)]
-    steps = [op for op in looped if len({run.module for run in op.runs}) == 1]
+    steps = [op for op in looped if len({run.module for run in op.runs}) == 1 and is_alike(op)]
     for op in steps:
         tensors = [i for i, x in enumerate(op.args) if isinstance(x, torch.Tensor)]
         for operand, i in zip(ORDINALS, tensors, strict=False):
@@ -42,6 +42,11 @@ def proposals(operations: list[Op]) -> Iterator[Proposal]:
                 yield op.instead(STEP_BEFORE, one_behind(i), operand=operand)
     for op in steps:
         yield from begun_again(op)
+
+
+def is_alike(op: Op) -> bool:
+    """True if all runs have tensors for the same operands: `0 + x` in the first run has its operands exchanged."""
+    return len({tuple(isinstance(x, torch.Tensor) for x in run.args) for run in op.runs}) == 1
 
 
 def begun_again(op: Op) -> Iterator[Proposal]:

@@ -129,7 +129,8 @@ def turned(ops: Sequence[Op]) -> Iterator[Proposal]:
             continue
         if len(one.runs) > 1 and any(isinstance(x, torch.Tensor) for x in one.args[1:]):
             continue  # each run reads other tensors
-        if first.shape == one.output.shape == other.output.shape:
+        by_entry = not any(isinstance(x, torch.Tensor) for x in one.args[1:])  # the second may have another shape
+        if first.shape == one.output.shape and (by_entry or first.shape == other.output.shape):
             yield both(TURNED, one, other, {one.place: operand(0), other.place: behind(partial(done, one, 0))})
 
 

@@ -47,7 +47,9 @@ SMOOTHED = {which: Change(f"rotary.{which}", words, owned) for which, words in S
 ROUNDED = Change("rotary.rounded", "rounds them to {type}", "has {0} {parts:and} in full precision")
 OTHER_RATES = Change("rotary.rates", words_of(RATES), "multiplies {0} positions by base^(-2i / width)")
 NONE = Change("rotary.none", "has none", "has {0} positions")
-BACKWARDS = Change("rotary.backwards", "rotates backwards: the sine has the other sign", "rotates forwards")
+BACKWARDS = Change(
+    "rotary.backwards", "rotates backwards: the sine has the other sign, or is exchanged with the cosine", "rotates forwards"
+)
 EXCHANGED = Change("rotary.exchanged", "exchanges the two", "has {0} cosines and sines", reroutes=True)
 AMPLITUDE = Change("rotary.amplitude", "does not (1)", "multiplies cos and sin by {own:.6g} (attention factor)")
 POSITIONS = Change("rotary.positions", worded("has positions"), AS_THEY_ARE)

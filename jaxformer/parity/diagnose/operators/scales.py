@@ -186,4 +186,12 @@ def limits(op: Op) -> Iterator[Proposal]:
     for how, (end, parts) in LIMITS.items() if is_real(op) and (is_activation(op) or op.name in CLIPPED) else ():
         seeds = tuple(float(op.output.quantile(part)) for part in parts)
         free = Free(seeds[0], seeds=seeds)
-        yield op.solving(LIMIT, free, lambda c, end=end: behind(partial(torch.clamp, **{end: c})), how=how)
+        yield op.solving(LIMIT, free, lambda c, end=end: behind(partial(limited, end, c)), how=how)
+
+
+def limited(end: str, limit: float, y: torch.Tensor) -> torch.Tensor:
+    """Limit the output; ValueError where the limit alone is left of it."""
+    found = y.clamp(**{end: limit})
+    if bool((found == limit).all()):
+        raise ValueError(f"{limit} limits all entries")
+    return found
