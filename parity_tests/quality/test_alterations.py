@@ -176,7 +176,7 @@ BUGS = {
     "late queries": ({"queries": {"first": 1}}, "heads", "torch rotates q_proj by its positions; jax one position later"),
     "scale": ({"scale": D**-0.5}, "heads", "torch scaling 0.40824829; jax scaling 0.223606798 = 1/sqrt(20)"),
     "cap": ({"cap": 6.25}, "heads", "torch attn_logit_softcapping 5; jax attn_logit_softcapping 6.25"),
-    "no cap": ({"cap": None}, "heads", "torch computes `torch.tanh(attn_weights)` (modeling_gemma2.py:"),
+    "no cap": ({"cap": None}, "heads", "torch attn_logit_softcapping 5; jax attn_logit_softcapping left out"),
     "wide": ({"window": 6}, "heads", "jax has a window of 6 keys for 5"),
     "moved": ({"window": 4, "ahead": 1}, "heads", "jax has the window one key further ahead"),
     "leak": ({"ahead": 1}, "heads", "jax lets every query see one key more ahead"),
