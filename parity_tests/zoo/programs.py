@@ -111,7 +111,7 @@ class Biased(nn.Module):
     def forward(self, x):
         q, k, v = (each(x).view(B, T, N, H).transpose(1, 2) for each in (self.q, self.k, self.v))
         apart = torch.arange(T)[None] - torch.arange(T)[:, None]
-        near = apart.abs().clamp(max=3) + 4 * (apart > 0)
+        near = apart.abs().clamp_(max=3) + 4 * (apart > 0)
         bias = self.table(near).permute(2, 0, 1) + self.slopes[:, None, None] * -apart.abs()
         scores = torch.einsum("bnth,bnsh->bnts", q, k) / 2.0 + bias
         scores = 20 * torch.tanh(scores / 20)

@@ -73,8 +73,8 @@ def named(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, A
 
 @cache
 def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of a function's arguments, in their order."""
-    return NAMES.get(function.__name__) or tuple(inspect.signature(function).parameters)
+    """Names of a function's arguments, in their order; those of `clamp_` are those of `clamp`."""
+    return NAMES.get(function.__name__.removesuffix("_")) or tuple(inspect.signature(function).parameters)
 
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
