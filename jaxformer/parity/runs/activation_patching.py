@@ -92,11 +92,10 @@ class ActivationPatching:
     def _patch(self, value: Any, site: Site, part: str, maker: Code, sender: Code) -> Any:
         """Replace the arrays in a value by torch's arrays that fit, in order. An array that jax passes for several of torch's
         is each of these."""
-        recorded = getattr(self.records[site], part)
-        if part == "inputs" and len(recorded) > len(arrays_in(value)):
-            several = apart(value)
-            given = arrays_in(several)
-            value = several if len(given) == len(recorded) and None not in fit(recorded, given) else value
+        recorded, given, several = getattr(self.records[site], part), arrays_in(value), apart(value)
+        if part == "inputs" and len(recorded) == len(each := arrays_in(several)) > len(given):
+            fitting = [sum(i is not None for i in fit(recorded, those)) for those in (given, each)]
+            value = several if fitting[1] - fitting[0] == len(each) - len(given) else value
         given = arrays_in(value)
         numbers = fit(recorded, given, any_kind=site == CALL)
         put = [
