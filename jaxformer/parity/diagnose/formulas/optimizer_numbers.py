@@ -47,6 +47,8 @@ def explain_number(settings: Settings, course: Course, moves: tuple[np.ndarray, 
     `moves` are torch's and jax's updates at the last step, divided by the learning rates.
     """
     torch, jax = moves
+    if not jax.any():  # a learning rate of 0, not gradients clipped to 0
+        return ""
     few = slice(None, None, max(1, len(course.rates) // SOME))
     usual: dict[str, Any] = {what: next(iter(options.values())) for what, options in step_choices(settings, course).items()}
     if distance(step(**usual), torch) > EXPLAINED or distance(step(**usual), jax) <= EXPLAINED:
