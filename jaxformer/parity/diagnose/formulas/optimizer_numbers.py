@@ -100,7 +100,10 @@ def solved(unknown: Unknown, run: Callable[[Numbers], np.ndarray], wanted: np.nd
 
     @cache
     def array(*logarithms: float) -> np.ndarray:
-        return run(numbers_of(logarithms))
+        try:
+            return run(numbers_of(logarithms))
+        except OverflowError:  # powers of a decay rate that is no rate
+            return np.full_like(wanted, np.inf)
 
     some = (np.array(each) for each in unknown.starts if all(0 <= number < math.inf for number in each))
     starts = [np.log(1 - each if unknown.decays else each) for each in some]
