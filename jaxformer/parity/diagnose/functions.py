@@ -102,8 +102,8 @@ OTHER_WITH_NUMBERS = {
 }
 """Operations of a tensor and a number, and those of `WITH_NUMBERS` that may replace each."""
 COMPARING = {"lt", "le", "gt", "ge"}
-CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "any": "all", "all": "any", "abs": "square", "square": "abs"}
-CONTRARY |= {"argmax": "argmin", "argmin": "argmax", "sin": "cos", "cos": "sin"}
+EXCHANGED = (("any", "all"), ("abs", "square"), ("argmax", "argmin"), ("sin", "cos"))
+CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"} | dict(EXCHANGED) | {b: a for a, b in EXCHANGED}
 REDUCTIONS = ("mean", "sum", "amax", "amin")
 ROUNDINGS = ("round", "floor", "ceil", "trunc")
 VARIANCES = ("var", "std", "var_mean", "std_mean")

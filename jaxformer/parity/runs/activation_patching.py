@@ -3,7 +3,7 @@
 All replacements happen in one program, compiled once for every order of torch's axes and every set of open boundaries.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -92,10 +92,8 @@ class ActivationPatching:
     def _patch(self, value: Any, site: Site, part: str, maker: Code, sender: Code) -> Any:
         """Replace the arrays in a value by torch's arrays that fit, in order. An array that jax passes for several of torch's
         is each of these."""
-        recorded, given, several = getattr(self.records[site], part), arrays_in(value), apart(value)
-        if part == "inputs" and len(recorded) == len(each := arrays_in(several)) > len(given):
-            fitting = [sum(i is not None for i in fit(recorded, those)) for those in (given, each)]
-            value = several if fitting[1] - fitting[0] == len(each) - len(given) else value
+        recorded = getattr(self.records[site], part)
+        value = of_several(value, recorded) if part == "inputs" else value
         given = arrays_in(value)
         numbers = fit(recorded, given, any_kind=site == CALL)
         put = [
@@ -136,6 +134,17 @@ class ActivationPatching:
                 instead = jnp.where(compared, instead, jax.lax.stop_gradient(array))
             instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), jnp.zeros_like(array))
         return instead
+
+
+def of_several(arguments: Any, recorded: Sequence[np.ndarray]) -> Any:
+    """Return arguments in which an array that stands several times is copied, if the copies fit more of torch's arrays."""
+    once = arrays_in(arguments)
+    if len(recorded) <= len(once):
+        return arguments
+    several = apart(arguments)
+    each = arrays_in(several)
+    fitting = [len(those) - fit(recorded, those).count(None) for those in (once, each)]
+    return several if len(each) == len(recorded) and fitting[1] - fitting[0] == len(each) - len(once) else arguments
 
 
 def in_shape(theirs: Any, order: Order, shape: tuple[int, ...]) -> Any:

@@ -30,7 +30,9 @@ NAMED = "has {name} {value} for {was:.9g} there"
 OTHER = Change(
     "arguments.other", lambda args: "has {name} {other} for {was}" if "name" in args else "has {other} for {was} there"
 )
-OTHER_END = Change("arguments.other_end", {"min": "has it as the least (`min`)", "max": "has it as the largest (`max`)"})
+OTHER_END = Change(
+    "arguments.other_end", {"min": "bounds it from below by that (`min`)", "max": "bounds it from above by that (`max`)"}
+)
 WITHIN = Change("arguments.within", "limits it to {middle:g} +- {value}", "limits {0} to {middle:g} +- {was:g}")
 WITHOUT = Change("arguments.without", {"bias": "does so without the bias", "tensor": "does so without {at}"})
 
