@@ -5,11 +5,13 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
+from jaxformer.parity.diagnose.formulas.optimizer_numbers import Unknown, solved
 from parity_tests.support.helpers import usually
 from parity_tests.support.training_pair import (
     CLIP,
@@ -243,6 +245,7 @@ MOVES = {
         {"torch_optimizer": descent},
         " entries by NaN or infinity",
     ),
+    "no move": (optax.adam(0.0), {}, "the gradients are equal; jax moves 0 times as far: a learning rate of 0 where torch has"),
     "a schedule stretched": (
         optax.adam(stretched),
         {"torch_schedule": lambda optimizer: LambdaLR(optimizer, factor)},
@@ -267,3 +270,11 @@ MOVES = {
 def test_what_parts_two_optimizers_at_any_step(case):
     jax_optimizer, given, says = MOVES[case]
     assert says in (found := moved_as(jax_optimizer, **given)), found
+
+
+def test_numbers_that_overflow_are_passed_over():
+    def run(numbers):
+        return np.array([numbers[0] + 0.1 ** (1000 * (numbers[0] - 2))])
+
+    rate = Unknown("epsilon", [(1.0,), (3.0,)], lambda numbers: {})
+    assert solved(rate, run, np.array([3.0])) == pytest.approx((3.0,))
