@@ -105,7 +105,7 @@ def test_what_is_done_around_the_model_is_the_callers(sides):
     report = compare(model, params, (X,), rules=MINE, call_jax=lambda params, x: linen_call(1e-5)(params, x) * 2, tier="A")
     assert [module.jax for module in report.diverging] == ["(call)"]
     assert {stage.name: stage.says for stage in report.stages}["local"] == "(call) diverges, and 0 of 4 modules"
-    assert report.verdict.startswith("DIFFERENT: (call): torch takes the model as it is; jax multiplies it by 2")
+    assert report.verdict.startswith("DIFFERENT: (call): torch takes the model's output as it is; jax multiplies it by 2")
 
 
 @pytest.mark.parametrize(

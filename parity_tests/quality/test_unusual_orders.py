@@ -9,6 +9,7 @@ from jaxformer.convert.layouts import in_usual_order
 from jaxformer.convert.rules import Axes
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe import excite
+from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.support.helpers import noise
 
 pytestmark = pytest.mark.foreign
@@ -114,25 +115,42 @@ def rotated(x, numpy, *, pairs=False):
     return numpy.stack(both, -1).reshape(x.shape)
 
 
+def in_pairs(theirs, *, turned):
+    """torch's tensors with the rows of each head in pairs."""
+    state = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
+    paired = {name: array.reshape(N, 2, H // 2, -1).swapaxes(1, 2).reshape(array.shape) for name, array in state.items()}
+    return {name: array.T if turned else array for name, array in paired.items()}
+
+
+def jax_rotating(*, turned, pairs=True, scale=1.0, tap=lambda name, x: x):
+    def call_jax(p, x):
+        q, k = (tap(it, x @ (p[f"{it}.weight"] if turned else p[f"{it}.weight"].T) + p[f"{it}.bias"]) for it in "qk")
+        q, k = (rotated(each.reshape(*x.shape[:2], N, H).swapaxes(1, 2), jax.numpy, pairs=pairs) for each in (q, k))
+        return scale * (q @ k.swapaxes(-1, -2))
+
+    return call_jax
+
+
 @pytest.mark.parametrize("turned", [False, True], ids=["kernels as torch's", "transposed"])
 @pytest.mark.parametrize("pairs", [True, False], ids=["pairs are turned", "halves are turned"])
 def test_rows_of_rotary_heads_may_lie_in_pairs(pairs, turned):
     theirs = excite(Rotating().eval(), seed=2)
-    state = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
-    paired = {name: array.reshape(N, 2, H // 2, -1).swapaxes(1, 2).reshape(array.shape) for name, array in state.items()}
-    tree = {name: array.T if turned else array for name, array in paired.items()}
-
-    def call_jax(p, x):
-        q, k = (x @ (p[f"{it}.weight"] if turned else p[f"{it}.weight"].T) + p[f"{it}.bias"] for it in "qk")
-        q, k = (rotated(each.reshape(*x.shape[:2], N, H).swapaxes(1, 2), jax.numpy, pairs=pairs) for each in (q, k))
-        return q @ k.swapaxes(-1, -2)
-
+    tree, call_jax = in_pairs(theirs, turned=turned), jax_rotating(turned=turned, pairs=pairs)
     report = compare(theirs, tree, (noise(3, 5, D),), call_jax=call_jax, checks=("weights", "forward"), tier="A")
     says = report.stages[0].says
     assert "the rows of each of 2 heads in the order 0, 3, 1, 4, ... of torch's" in says
     assert [stage.status for stage in report.stages] == ["equal" if pairs else "different", "equal"], str(report)
     if pairs:
         assert f'k.weight (as a rule, "(2 2 h) d -> {"d (2 h 2)" if turned else "(2 h 2) d"}")' in says
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["kernels as torch's", "transposed"])
+def test_rows_in_pairs_are_no_difference_beside_another_one(turned):
+    theirs = excite(Rotating().eval(), seed=2)
+    call_jax = jax_rotating(turned=turned, scale=1.25, tap=tap)
+    report = compare(theirs, in_pairs(theirs, turned=turned), (noise(3, 5, D),), call_jax=call_jax, tier="A")
+    assert [each.jax for each in report.diverging] == ["(call)"], str(report)
+    assert "by 1.25" in report.verdict
 
 
 ORDERS = {

@@ -14,6 +14,7 @@ from jaxformer.parity.attribute.blame import resolved, with_trained_padding
 from jaxformer.parity.attribute.divided_work import with_open_borders, with_scale_behind_a_tap
 from jaxformer.parity.attribute.module_table import table
 from jaxformer.parity.attribute.notes import unpaired_calls, unpaired_taps, with_draws, without_later, without_padding
+from jaxformer.parity.attribute.permuted_rows import with_permuted_rows
 from jaxformer.parity.attribute.trained_alone import blamed, trained_alone
 from jaxformer.parity.numerics.products import jax_product
 from jaxformer.parity.pairing.tensors import NO_RULES, Identified, identify, identify_shapes
@@ -133,7 +134,7 @@ class Comparison:
         traced = replace(trace(self.reference, self.candidate, **wanted), session=Session(self.search_seconds))
         if not (self.trains or self.in_training):
             traced = with_trained_padding(traced)
-        return with_scale_behind_a_tap(with_open_borders(traced))
+        return with_scale_behind_a_tap(with_open_borders(with_permuted_rows(traced)))
 
     @cached_property
     def rows(self) -> list[Module]:

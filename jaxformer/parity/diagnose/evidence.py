@@ -160,7 +160,7 @@ def arrays_before(owner: Site, inside: list[Site], calls: Trace) -> dict[str, np
     for site in children:
         for array in calls[site].output[:1]:
             if not any(np.array_equal(array, known) for known in before.values()):
-                before[str(site).removeprefix(f"{owner.path}.")] = array
+                before[str(site).removeprefix(f"{owner.path}.") if site.path else "the model's output"] = array
     return before
 
 
