@@ -128,6 +128,22 @@ def test_what_gives_the_same_integers_is_no_fact(kind, said, monkeypatch):
     assert str(explainers.explain_replay(Difference(array, array + 1, replays=lambda: iter([SimpleNamespace()])))) == said
 
 
+@pytest.mark.parametrize(
+    ("rows", "found", "said"),
+    [
+        (2, "torch a; jax b", "torch a; jax b"),
+        (2, "", "jax has torch's entries along axis 0, the other way round"),
+        (3, "torch a; jax b", "jax has torch's entries along axis 0, from the last to the first"),
+    ],
+)
+def test_two_rows_of_a_batch_exchanged_are_a_symptom(rows, found, said, monkeypatch):
+    monkeypatch.setattr(
+        "jaxformer.parity.diagnose.search.Search.diagnosis", lambda _: sentence(found) if found else Diagnosis()
+    )
+    array = noise(rows, T, D).astype(np.float64)
+    assert str(explain(Difference(array[::-1], array, replays=lambda: iter([SimpleNamespace()])))) == said
+
+
 ROUNDED = {
     "each entry": (lambda x: x.astype(jnp.bfloat16).astype(x.dtype), True),
     "one position": (lambda x: np.where(np.arange(T)[:, None] == 2, x + 2**-9 * noise(*x.shape, seed=9), x), False),

@@ -148,6 +148,24 @@ def test_a_mask_that_a_module_is_given():
     assert f"{words} (or is given such a mask: masks of booleans are not compared) (residual" in inner
 
 
+class Prefixed(Attention):
+    """Causal attention that also sees every key of a prefix, of its own length in each row."""
+
+    def __init__(self, *lengths):
+        super().__init__("seen", *CAUSAL)
+        self.shown = lambda: torch.tensor(lengths)
+
+    def forward(self, x):
+        prefix = self.shown()[:, None, None] > KEY
+        return self.mask(self.q(x), self.k(x), (APART >= 0) | prefix) @ self.v(x)
+
+
+def test_a_mask_that_shows_more_keys_may_be_left_out():
+    says = cause_between(Prefixed(3, 5), Prefixed(0, 0), X)
+    assert says.startswith("torch applies the mask of `self.shown()[:, None, None] > KEY`")
+    assert "jax does not apply it (" in says
+
+
 class Padded(torch.nn.Module):
     """Attention to the tokens that are not padding."""
 

@@ -3,6 +3,7 @@ array of a later call."""
 
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,8 @@ def ordered(args: dict[str, Any]) -> str:
 
 
 ORDERED = Change("order.along_an_axis", ordered, torch="")
+EXCHANGED = replace(ORDERED, symptom=True)
+"""Two rows of a batch in each other's place: an inverted mask gives them too, if each row has what the other lacks."""
 MOST = 4096
 MOST_BLOCKS = 32
 """Bound of the number of blocks into which the last axis is divided, as into heads."""
@@ -123,7 +126,8 @@ def explain_order(difference: Difference) -> Candidate | None:
 def in_order(axis: int, blocks: str, order: list[int], waves: str) -> Candidate:
     """Build the candidate for pieces along an axis in this order."""
     name, by = pattern(order)
-    return plain(ORDERED, axis=axis, blocks=blocks, order=shown(order), pattern=name, by=by, waves=waves)
+    change = EXCHANGED if axis == 0 and len(order) == 2 else ORDERED
+    return plain(change, axis=axis, blocks=blocks, order=shown(order), pattern=name, by=by, waves=waves)
 
 
 def shown(order: list[int]) -> str:

@@ -20,6 +20,7 @@ from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.numerics.float_masks import MASKED, allowed, fillers, kind_of
 from jaxformer.parity.trace.call_sites import CALL, Site
 
+EITHER = "or", "logical_or", "bitwise_or"
 GIVES, MAKES = "applies the mask that it is given", "applies the mask of {0}"
 
 
@@ -43,6 +44,8 @@ class Mask(NamedTuple):
     """Boolean mask, True where a key is seen."""
     hides: bool | None
     """True for booleans that are True where a key is hidden, False for all other masks; None if the code does not tell."""
+    opens: bool = False
+    """True for booleans that show more keys than another mask (`|`), so that without them they are False everywhere."""
 
     def showing(self, seen: torch.Tensor) -> torch.Tensor:
         """Return a mask of the same type and sense that shows these keys."""
@@ -53,7 +56,8 @@ def mask_of(array: torch.Tensor, operations: Sequence[Op]) -> Mask:
     """Build a mask from an array that these operations read."""
     keep = kept_keys(array)
     hides = hides_where_true(array, operations) if array.dtype == torch.bool else False
-    return Mask(array, ~keep if hides else keep, hides)
+    opens = any(op.name in EITHER and any(same(x, array) for x in op.args) for op in operations)
+    return Mask(array, ~keep if hides else keep, hides, opens)
 
 
 def kept_keys(mask: torch.Tensor) -> torch.Tensor:
@@ -173,7 +177,7 @@ def otherwise(
 ) -> Iterator[Other]:
     """Masks of the type and sense of `mask`. Where a row that had keys has none left, it may show all keys, give equal weights,
     or NaN. `softmax`: True if the scores that are masked go to a softmax of the code's own."""
-    if mask.hides is not False:
+    if mask.hides is not False or mask.opens:
         yield Other(changes[1], {"how": "left_out", "true": "hidden", "empty": ""}, torch.zeros_like(mask.array))
     had_keys = mask.seen.any(-1, keepdim=True)
     for how, args, seen in others(mask.seen):
