@@ -122,7 +122,7 @@ def port(bug):
         seen = jnp.tril(jnp.ones((T, T), bool)) & valid[:, None, None]
         seen = seen & valid[:, None, :, None] if bug == "queries" else seen
         mask = jnp.where(seen, 0.0, jnp.finfo(jnp.float32).min)
-        epsilon = 1e-3 if bug == "epsilons" else 1e-5
+        epsilon = 1e-3 if bug in ("epsilons", "all but one") else 1e-5
         for i in range(LAYERS):
             at = f"layers.{i}"
             tables = jnp.cos(angles), jnp.sin(angles), mask
@@ -131,7 +131,8 @@ def port(bug):
                 x = norm(p, f"{at}.between", x + branch(p, at, x))
                 continue
             x = x + attention(p, f"{at}.attention", norm(p, f"{at}.before", x, epsilon), *tables)
-            x = x + branch(p, at, norm(p, f"{at}.between", x, epsilon))
+            of_this = 1e-5 if bug == "all but one" and i == 1 else epsilon
+            x = x + branch(p, at, norm(p, f"{at}.between", x, of_this))
         return norm(p, "norm", x) @ p["embed.weight"].T
 
     return forward
@@ -161,6 +162,7 @@ CAUSES = {
     "after sums": "torch has layers.*.before and layers.*.between where they are; jax has each after its sum (post-norm)",
     "biases": "torch uses norm.bias and layers.*.before.bias and layers.*.between.bias; jax leaves them out",
     "epsilons": "torch 1e-05 for layers.*.before.eps and layers.*.between.eps; jax 0.001 (residual ",
+    "all but one": "torch 1e-05 for layers.*.before.eps and layers.0.between.eps; jax 0.001 (residual ",
 }
 
 

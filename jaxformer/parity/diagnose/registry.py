@@ -143,7 +143,7 @@ class Registry:
             (self.of(exchange.children, placement.activations), 2),
             (self.of(placement.all_norms, wiring.inputs, wiring.arguments, reroute.arguments), 2),
             (self.of(placement.one_norm), 1),
-            (self.of(pairs.everywhere, parameters.in_groups), 1),
+            (self.of(pairs.everywhere, parameters.in_groups, arguments.in_some), 1),
             (self.in_operations(), 3),
             (itertools.chain(self.wiring(), self.of(reroute.additions)), 1),
             (self.of(exchange.proposals), 2),
@@ -168,7 +168,7 @@ class Registry:
         )
         switches = (each for each in self.states() if not each.free)
         first = (
-            (self.of(pairs.everywhere, parameters.in_groups), 1),
+            (self.of(pairs.everywhere, parameters.in_groups, arguments.in_some), 1),
             *self.named(),
             (switches, 1),
             (self.of(tables.small_tables), 1),

@@ -33,6 +33,8 @@ PARTS = 12
 GROWN, LARGEST_STEP = 6, 1e-3
 NEARLY = 1e-7
 """Residual (relL2) from which a rounder number may still be exact."""
+LINEAR = 0.05
+"""Largest share of the difference that a linear estimate may leave."""
 NULL = 1e-12
 """Share of torch's number below which a number counts as 0, even where an exact 0 gives NaN in masked entries."""
 DIGITS = range(1, 10)
@@ -83,6 +85,25 @@ def from_seed(run: Run, seed: float, free: Free, jax: np.ndarray, limit: float) 
         if (residual := off(run(value), jax)) <= max(EXPLAINED, min(limit, 2 * least)):
             return (value if abs(value) > NULL * (abs(free.start) or 1.0) else 0.0), residual
     return None
+
+
+def that_differ(doubled: Sequence[np.ndarray | None], torch: np.ndarray, jax: np.ndarray) -> list[int]:
+    """Return which of several equal numbers have one other value; empty if no such choice explains jax's array.
+
+    `doubled`: arrays of the runs in which one of the numbers alone is doubled. Their effects are taken for linear.
+    """
+    effects = [None if array is None or array.shape != jax.shape else (array - torch).ravel() for array in doubled]
+    if torch.shape != jax.shape or any(each is None or not np.isfinite(each).all() for each in effects):
+        return []
+    matrix, wanted = np.stack([each for each in effects if each is not None], -1), (jax - torch).ravel()
+    shares = np.linalg.lstsq(matrix, wanted, rcond=RANK)[0]
+    most = shares[np.abs(shares).argmax()]
+    if not np.isfinite(shares).all() or not most:
+        return []
+    chosen = shares / most > 1 / 2
+    move = matrix[:, chosen].sum(-1)
+    left = wanted - move * (move @ wanted) / (move @ move)
+    return np.flatnonzero(chosen).tolist() if np.linalg.norm(left) <= LINEAR * np.linalg.norm(wanted) else []
 
 
 def between_steps(run: Run, steps: tuple[float, ...], jax: np.ndarray, limit: float) -> tuple[float, float] | None:

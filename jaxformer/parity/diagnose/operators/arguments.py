@@ -2,19 +2,26 @@
 one; the number that a tensor is compared with."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from jaxformer.parity.diagnose.calls import named, names_of
 from jaxformer.parity.diagnose.computes import Compute, with_argument, with_operand
 from jaxformer.parity.diagnose.functions import COMPARING, WINDOWED, is_real
-from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, grouped, propose
+from jaxformer.parity.diagnose.modules import starred
+from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, grouped, propose
 from jaxformer.parity.diagnose.numbers_and_orders import BASES, ORDINALS
-from jaxformer.parity.diagnose.trace import Op, Rewrite
+from jaxformer.parity.diagnose.operators.parameters import NUMBERS, alike, all_of, settings
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.solve import that_differ
+from jaxformer.parity.diagnose.trace import Op, Place, Rewrite
+from jaxformer.parity.trace.call_sites import last
 
 SMALL = 0.01
 """Numbers below this are taken for epsilons."""
@@ -86,7 +93,12 @@ def within(middle: float, half: float) -> Compute:
 
 def epsilons(op: Op) -> Iterator[Proposal]:
     """Mutations of small positive numbers, epsilons as a rule, among the positional arguments."""
-    yield from (number(op, at, was) for at, was in enumerate(op.args) if isinstance(was, float) and 0 < was < SMALL)
+    yield from (number(op, at, was) for at, was in epsilons_of(op))
+
+
+def epsilons_of(op: Op) -> Iterator[tuple[int, float]]:
+    """Small positive numbers among the positional arguments, by their positions."""
+    yield from ((at, was) for at, was in enumerate(op.args) if isinstance(was, float) and 0 < was < SMALL)
 
 
 def number(op: Op, at: int | str, was: float) -> Proposal:
@@ -188,6 +200,67 @@ def numbers_in(ops: Sequence[Op]) -> Iterator[tuple[Op, int, float]]:
 def with_literal(those: Sequence[tuple[Op, int, float]], number: float) -> Rewrite:
     """Rewrite in which all these arguments are the same other number."""
     return Rewrite({op.place: with_argument(at, number) for op, at, _ in those})
+
+
+MOST_PLACES = 64
+"""Largest number of places with the same number of which each is changed by itself."""
+
+
+class Shared(NamedTuple):
+    """Number that several places hold."""
+
+    number: float
+    labels: Sequence[str]
+    edit: Callable[[Collection[int], Any], Edit]
+    """edit(places, number) -> the edit in which these places hold another number."""
+    op: Op | None = None
+    """Operation whose runs the places are; None for settings."""
+
+
+def in_some(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of a number that several modules, or several runs of an operation, hold, such as the epsilon of norms: in those
+    of them whose effects together come nearest to jax's array."""
+    jax, torchs = replay.compared.get(replay.place), replay.wanted
+    if jax is None or jax.shape != torchs.shape or jax.dtype.kind != "f" or not np.isfinite(jax).all():
+        return
+    for was, labels, edit, op in (*shared_settings(replay), *shared_literals(replay)):
+        if was and 2 < len(labels) <= MOST_PLACES:
+            chosen = that_differ([replay.in_time(edit([i], 2 * was)) for i in range(len(labels))], torchs, jax)
+            if 0 < len(chosen) < len(labels):
+                those = in_layers(labels, {labels[i] for i in chosen})
+                targets = those if op is None else replace(op.target, label=f"{op.source} of {' and '.join(those)}")
+                yield propose(NUMBERS, targets, partial(edit, chosen), Free(was, sure=True), was=was)
+
+
+def shared_settings(replay: Replay) -> Iterator[Shared]:
+    """Numbers that are settings of several modules, by the name of the setting."""
+    modules = [each for group in alike(replay) for each in group]
+    every = (each for name, module in modules for each in settings(replay, {}, module, name) if each.free)
+    held = grouped(every, lambda each: (each.mutation.change, last(each.mutation.targets[0].label), each.free.start))
+    for (*_, was), those in held.items():
+        labels = [each.mutation.targets[0].label for each in those]
+        yield Shared(was, labels, lambda places, number, those=those: all_of([those[i].edits for i in places], number))
+
+
+def shared_literals(replay: Replay) -> Iterator[Shared]:
+    """Epsilons that an operation is given each time that it runs, in as many modules."""
+    names = {id(module): name for name, module in replay.module.named_modules()}
+    for op in replay.operations:
+        labels = [names.get(run.module, "") for run in op.runs]
+        for at, was in epsilons_of(op) if len({*labels}) == len(labels) else ():
+            yield Shared(was, labels, partial(in_runs, op.place, at), op)
+
+
+def in_runs(place: Place, at: int, runs: Collection[int], number: float) -> Rewrite:
+    """Rewrite in which an argument is another number in these runs of an operation."""
+    compute = with_argument(at, number)
+    return Rewrite({place: lambda f, a, k, n: compute(f, a, k, n) if n in runs else f(*a, **k)})
+
+
+def in_layers(labels: Sequence[str], chosen: set[str]) -> tuple[str, ...]:
+    """Return the chosen labels; those of all layers as one."""
+    whole = {*map(starred, labels)} - {starred(each) for each in labels if each not in chosen}
+    return tuple(dict.fromkeys(starred(each) if starred(each) in whole else each for each in labels if each in chosen))
 
 
 def operand_numbers(op: Op) -> Iterator[Proposal]:
