@@ -159,7 +159,7 @@ def compare_generation(
             return compare_written(found, ours)
         return compare_steps(found, ours, lambda: explain(torch_model, torch_generate, found, ours, fed(found)[:-1]))
 
-    from jaxformer.parity.diagnose.decoding_steps import explain_steps
+    from jaxformer.parity.diagnose.decoding.steps import explain_steps
 
     if not tables.held:
         return judged(explain_steps)

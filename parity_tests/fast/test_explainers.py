@@ -141,7 +141,8 @@ def test_two_rows_of_a_batch_exchanged_are_a_symptom(rows, found, said, monkeypa
         "jaxformer.parity.diagnose.search.Search.diagnosis", lambda _: sentence(found) if found else Diagnosis()
     )
     array = noise(rows, T, D).astype(np.float64)
-    assert str(explain(Difference(array[::-1], array, replays=lambda: iter([SimpleNamespace()])))) == said
+    code = SimpleNamespace(begins=False)
+    assert str(explain(Difference(array[::-1], array, replays=lambda: iter([code])))) == said
 
 
 ROUNDED = {

@@ -30,4 +30,5 @@ def cause_between(theirs, port, x, path="", *, tapped=True):
         given_x = torch.from_numpy(x)
         port(given_x.double() if given_x.is_floating_point() else given_x)
         replay.compared = {replay.place: given[0]}
-        return str(Search(replay, replay.wanted, given[0], budget).diagnosis())
+        search = Search(replay, replay.wanted, given[0], budget)
+        return str(search.diagnosis() or search.of_two())

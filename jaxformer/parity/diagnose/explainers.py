@@ -82,7 +82,8 @@ def explain_replay(difference: Difference) -> Diagnosis:
     found = Diagnosis()
     with Budget(difference.session) as budget:
         searches = [Search(each, torch, jax, budget) for each in replays]
-        for way in (*(each.as_before for each in searches if len(searches) > 1), *(each.diagnosis for each in searches)):
+        before = [each.as_before for each in searches if len(searches) > 1]
+        for way in (*before, *(each.diagnosis for each in searches), *(each.of_two for each in searches)):
             found = found or way()
     found = replace(found, nearly=next((each.nearly for each in searches if each.nearly), ""))
     return found.as_integers() if difference.torch.dtype.kind != "f" else found

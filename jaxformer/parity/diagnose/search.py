@@ -1,16 +1,15 @@
-"""Search for the cause: replay torch's code with one mutation after another, plain ones first, until it gives jax's array.
-
-Cross-check: the effect of a mutation on every other array of the same call that jax has too."""
+"""Search for the cause: replay torch's code with one mutation after another, plain ones first, until it gives jax's array."""
 
 import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
+from jaxformer.parity.diagnose.cross_check import cross_check
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.loss_gradients import is_certain
 from jaxformer.parity.diagnose.mutation import REPEATS, Proposal, grouped
@@ -20,54 +19,10 @@ from jaxformer.parity.diagnose.registry import every, kinds
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import off, solved
 from jaxformer.parity.diagnose.trace import LITTLE, Rewrite
-from jaxformer.parity.numerics.float_masks import one_number
+from jaxformer.parity.diagnose.two_at_once import FIRST, Effects, Pair, fitted, larger
 from jaxformer.parity.numerics.metrics import EXPLAINED
 from jaxformer.parity.runs.session import Budget
-from jaxformer.parity.trace.call_sites import ArrayKey, below
-
-
-class Elsewhere(NamedTuple):
-    """Result of a cross-check."""
-
-    gives: frozenset[ArrayKey]
-    """torch's places at which the mutation gives jax's array, and torch's code does not."""
-    contradicts: bool
-    """True if another array changes into something that is not jax's: then the mutation is not what jax's code does."""
-
-
-def cross_check(replay: Replay, proposal: Proposal, limit: float) -> Elsewhere:
-    """Replay the call to its end with a mutation, and compare every array that jax has too; `limit` is the largest residual.
-
-    A mutated operation that runs several times is checked on the code of the module that makes the array, since another layer
-    may run the same line and be right. One that runs once, a mutated weight or a setting is checked on the whole call, since no
-    other code may read it and be right.
-    """
-    inside = proposal.edit()
-    try:
-        before, after = replay.everywhere(), replay.everywhere(inside)
-    except Exception:  # any error of the model's code: code after the array may not work with the mutated array
-        return Elsewhere(frozenset({replay.place}), False)
-    gives, contradicts = {replay.place}, False
-    often = isinstance(inside, Rewrite) and any(count > 1 for count in inside.runs.values())
-    for place, array in before.items():
-        jax = replay.compared[place]
-        alike = jax.shape == array.shape and jax.dtype.kind == array.dtype.kind
-        anothers = is_anothers(place, replay)
-        if not alike or place == replay.place or place not in after or (anothers and often):
-            continue
-        if off(one_number(after[place], jax, inside=True), jax) <= limit:  # masked entries may hold other numbers
-            gives |= {place} if off(array, jax) > EXPLAINED else set()
-        elif off(after[place], array) > EXPLAINED and not (anothers and off(array, jax) > EXPLAINED):
-            contradicts = True
-    return Elsewhere(frozenset(gives), contradicts)
-
-
-def is_anothers(place: ArrayKey, replay: Replay) -> bool:
-    """True if an array lies outside the module that makes the replayed array, where that is a module inside the call."""
-    module = replay.place.site
-    inner = replay.place.part == "output" and module != replay.owner
-    return inner and place.site != module and not below(place.site.path, module.path)
-
+from jaxformer.parity.trace.call_sites import ArrayKey
 
 FLOAT32, LARGE = 3e-7, 1e4
 """Tolerance (relL2) of float32 rounding, as in tables that jax's code computes; and the least ratio of the difference to it."""
@@ -93,11 +48,15 @@ class Search:
     """Words for the first mutation that gave the array but failed the cross-check."""
     limit: float = field(init=False)
     """Largest residual of a candidate."""
+    effects: Effects = field(init=False)
+    kind: int = 0
+    """Number of the kind that is tried."""
     rivals: ClassVar[int] = 0
     """Least number of exact candidates after which a kind of mutations ends."""
 
     def __post_init__(self) -> None:
         self.limit, self.replay.ends = limit_of(self.torch, self.jax), self.budget.ends
+        self.effects = Effects(self.torch, self.jax)
 
     @property
     def is_possible(self) -> bool:
@@ -115,6 +74,31 @@ class Search:
         another."""
         known = self.budget.session.confirmed
         return self._told(self._first_known(known) if known and self.is_possible else [])
+
+    def of_two(self) -> Diagnosis:
+        """Return two mutations that give jax's array together, for a search in vain."""
+        found: list[tuple[Pair, float]] = []
+        leaders = self.effects.leaders(self.array) if self.is_possible else []
+        some = (
+            Pair(each, other)
+            for each, *_ in leaders[:FIRST]
+            for other in arguments.in_some(self.replay, each.edit, larger(each).edit)
+        )
+        for several in (self.effects.pairs(leaders), some):
+            for pair in several if not found else ():
+                fits = None if self.budget.is_late else fitted(pair, self.array, self.jax, min(self.limit, EXPLAINED))
+                if fits and not cross_check(self.replay, pair.at(*fits[0]), self.limit).contradicts:
+                    found.append((pair.fixed(*fits[0]), fits[1]))
+        if not found:
+            return self._told([])
+        best, residual = min(found, key=lambda each: each[0].plainness)
+        others = [{one.mutation.place for one in pair.both} for pair, _ in found if pair.plainness == best.plainness]
+        return replace(self._told([self._of_pair(each, residual, others) for each in best.both]), together=True)
+
+    def _of_pair(self, fixed: Proposal, residual: float, places: list[set[Any]]) -> Candidate:
+        """Build the candidate for one of two mutations; ambiguous if another pair, as plain, fits without it."""
+        is_sure = all(fixed.mutation.place in each for each in places)
+        return Candidate(fixed.mutation, residual, "exact" if is_sure else "ambiguous", self.replay.owner)
 
     def by(self, candidate: Candidate) -> Diagnosis:
         """Return the candidate of another difference, if its mutation explains this one too."""
@@ -143,7 +127,9 @@ class Search:
     def _first_found(self) -> list[Candidate]:
         """Search kind by kind; the first kind with a candidate ends the search. The best candidates are returned."""
         found: list[Candidate] = []
-        for kind, most in kinds(self.replay, self.budget.session, self.budget.left / self.replay.cost):
+        every = kinds(self.replay, self.budget.session, self.budget.left / self.replay.cost)
+        for number, (kind, most) in enumerate(every):
+            self.kind = number
             for proposal in kind:
                 if self.budget.is_spent or sum(each.certainty == "exact" for each in found) >= max(most, self.rivals):
                     break
@@ -251,9 +237,11 @@ class Search:
             return None
         self.budget.spend(self.replay.cost)
         try:
-            return self._run(proposal)
+            array = self._run(proposal)
         except Exception:  # any error of the model's code
             return None
+        self.effects.note(proposal, array, self.kind)
+        return array
 
     def _run(self, proposal: Proposal) -> np.ndarray | None:
         return self.replay.array(proposal.edit())

@@ -87,23 +87,26 @@ def from_seed(run: Run, seed: float, free: Free, jax: np.ndarray, limit: float) 
     return None
 
 
-def that_differ(doubled: Sequence[np.ndarray | None], torch: np.ndarray, jax: np.ndarray) -> list[int]:
+def that_differ(
+    doubled: Sequence[np.ndarray | None], torch: np.ndarray, jax: np.ndarray, moved: np.ndarray | None = None
+) -> list[int]:
     """Return which of several equal numbers have one other value; empty if no such choice explains jax's array.
 
-    `doubled`: arrays of the runs in which one of the numbers alone is doubled. Their effects are taken for linear.
+    `doubled`: arrays of the runs in which one of the numbers alone is doubled; `moved`: array of a run in which another number,
+    which is free, is a little larger. Their effects are taken for linear.
     """
-    effects = [None if array is None or array.shape != jax.shape else (array - torch).ravel() for array in doubled]
-    if torch.shape != jax.shape or any(each is None or not np.isfinite(each).all() for each in effects):
+    arrays = [each for each in (*doubled, torch if moved is None else moved) if each is not None and each.shape == jax.shape]
+    if len(arrays) <= len(doubled) or torch.shape != jax.shape or not all(np.isfinite(each).all() for each in arrays):
         return []
-    matrix, wanted = np.stack([each for each in effects if each is not None], -1), (jax - torch).ravel()
-    shares = np.linalg.lstsq(matrix, wanted, rcond=RANK)[0]
+    effects, wanted = np.stack([(each - torch).ravel() for each in arrays], -1), (jax - torch).ravel()
+    shares = np.linalg.lstsq(effects, wanted, rcond=RANK)[0][:-1]
     most = shares[np.abs(shares).argmax()]
-    if not np.isfinite(shares).all() or not most:
+    if not most:
         return []
-    chosen = shares / most > 1 / 2
-    move = matrix[:, chosen].sum(-1)
-    left = wanted - move * (move @ wanted) / (move @ move)
-    return np.flatnonzero(chosen).tolist() if np.linalg.norm(left) <= LINEAR * np.linalg.norm(wanted) else []
+    chosen = np.flatnonzero(shares / most > 1 / 2)
+    few = np.stack([effects[:, chosen].sum(-1), effects[:, -1]], -1)
+    left = wanted - few @ np.linalg.lstsq(few, wanted, rcond=RANK)[0]
+    return chosen.tolist() if np.linalg.norm(left) <= LINEAR * np.linalg.norm(wanted) else []
 
 
 def between_steps(run: Run, steps: tuple[float, ...], jax: np.ndarray, limit: float) -> tuple[float, float] | None:

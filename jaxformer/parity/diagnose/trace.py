@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from jaxformer.parity.diagnose.calls import bound, holds_tensors, safe, writes
 from jaxformer.parity.diagnose.computes import Compute, a_little_more
-from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose
+from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose, together
 
 Frame = tuple[CodeType, int]
 """Code object, and the offset of an instruction in it."""
@@ -260,6 +260,13 @@ class Rewrite(TorchFunctionMode):
 def at_once(several: Iterable[Any]) -> Rewrite:
     """Merge several rewrites: a mode nested in another would not recognise its places."""
     return Rewrite({place: compute for each in several for place, compute in each.altered.items()})
+
+
+def both(one: Edit, other: Edit) -> Edit:
+    """Return one edit that applies both; two rewrites have to be of different operations."""
+    if isinstance(one, Rewrite) and isinstance(other, Rewrite):
+        return at_once((one, other))
+    return together(one, other)
 
 
 def same(x: Any, y: Any) -> bool:

@@ -3,6 +3,7 @@ one; the number that a tensor is compared with."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -20,7 +21,7 @@ from jaxformer.parity.diagnose.numbers_and_orders import BASES, ORDINALS
 from jaxformer.parity.diagnose.operators.parameters import NUMBERS, alike, all_of, settings
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import that_differ
-from jaxformer.parity.diagnose.trace import Op, Place, Rewrite
+from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, both
 from jaxformer.parity.trace.call_sites import last
 
 SMALL = 0.01
@@ -217,15 +218,22 @@ class Shared(NamedTuple):
     """Operation whose runs the places are; None for settings."""
 
 
-def in_some(replay: Replay) -> Iterator[Proposal]:
+def in_some(
+    replay: Replay, beside: Callable[[], Edit] = nullcontext, moved: Callable[[], Edit] = nullcontext
+) -> Iterator[Proposal]:
     """Mutations of a number that several modules, or several runs of an operation, hold, such as the epsilon of norms: in those
-    of them whose effects together come nearest to jax's array."""
-    jax, torchs = replay.compared.get(replay.place), replay.wanted
-    if jax is None or jax.shape != torchs.shape or jax.dtype.kind != "f" or not np.isfinite(jax).all():
+    of them whose effects together come nearest to jax's array.
+
+    `beside`: edit of torch's code that applies too; `moved`: the same edit with its own free number a little larger.
+    """
+    jax, torchs, more = replay.compared.get(replay.place), replay.in_time(beside()), replay.in_time(moved())
+    if jax is None or torchs is None or jax.dtype.kind != "f" or not np.isfinite(jax).all():
         return
     for was, labels, edit, op in (*shared_settings(replay), *shared_literals(replay)):
         if was and 2 < len(labels) <= MOST_PLACES:
-            chosen = that_differ([replay.in_time(edit([i], 2 * was)) for i in range(len(labels))], torchs, jax)
+            chosen = that_differ(
+                [replay.in_time(both(edit([i], 2 * was), beside())) for i in range(len(labels))], torchs, jax, more
+            )
             if 0 < len(chosen) < len(labels):
                 those = in_layers(labels, {labels[i] for i in chosen})
                 targets = those if op is None else replace(op.target, label=f"{op.source} of {' and '.join(those)}")

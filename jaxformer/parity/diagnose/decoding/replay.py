@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from jaxformer.parity.diagnose.calls import bound
-from jaxformer.parity.diagnose.decoding_faults import Fault, Seen, sources
+from jaxformer.parity.diagnose.decoding.faults import Fault, Seen, sources
 from jaxformer.parity.diagnose.operators.rotary_heads import Rotation
 from jaxformer.parity.diagnose.trace import OPENED, opened
 from jaxformer.parity.numerics.float_masks import MASKED

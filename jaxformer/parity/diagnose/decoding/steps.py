@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from jaxformer.parity.diagnose.decoding_faults import FAULTS, OF_PROMPT, RARE, Fault, more
-from jaxformer.parity.diagnose.decoding_replay import Decoding
+from jaxformer.parity.diagnose.decoding.faults import FAULTS, OF_PROMPT, RARE, Fault, more
+from jaxformer.parity.diagnose.decoding.replay import Decoding
 from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import error, host

@@ -1,0 +1,1 @@
+"""Search for the cause of caches that differ."""
