@@ -5,6 +5,8 @@ from functools import partial
 import pytest
 import torch
 
+from jaxformer.parity.diagnose.mutation import Mutation, Target
+from jaxformer.parity.diagnose.operators.losses import Z_LOSS
 from parity_tests.support.helpers import noise
 from parity_tests.support.searches import cause_between
 
@@ -104,3 +106,9 @@ def test_what_is_left_out_in_two_branches():
     said = cause_between(Branches(), Bare(), noise(4, 5, seed=2))
     assert "torch computes `self.one(x) - shift` (" in said
     assert "; jax leaves out the second operand of each (residual" in said
+
+
+@pytest.mark.parametrize(("number", "words"), [(0.001, "adds 0.001 times"), (-0.001, "leaves out 0.001 times")])
+def test_a_z_loss_that_only_one_side_has(number, words):
+    mutation = Mutation(Z_LOSS, (Target("loss"),), (("how", "counted"),), value=number)
+    assert mutation.words()[1] == f"{words} the mean square of logsumexp (z-loss)"

@@ -114,14 +114,14 @@ class Effects:
         return [self.refined(left[i], run) if rank < FIRST else left[i] for rank, i in enumerate(order)]
 
     def left_by(self, effect: Effect) -> "Leader":
-        """What a mutation leaves of the difference, by its effect."""
+        """Return what a mutation leaves of the difference, by its effect."""
         if effect.proposal.free is None:
             return Leader(effect.proposal, self.wanted - effect.size, None, effect.kind)
         share = (effect.size @ self.wanted) / (effect.size @ effect.size)
         return Leader(effect.proposal, self.wanted - share * effect.size, effect.size, effect.kind)
 
     def refined(self, leader: "Leader", run: Run) -> "Leader":
-        """The same, for a free number that is solved for as far as that goes."""
+        """Return a leader with its free number solved for, as far as that goes."""
         proposal = leader.proposal
         if proposal.free is None:
             return leader
@@ -163,7 +163,7 @@ class Leader(NamedTuple):
     kind: int
 
     def without_direction(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Squares of what is left and of the effects, and their products, without the part along the direction."""
+        """Return the squares of what is left and of the effects, and their products, without what is along the direction."""
         rest, products, squares = np.square(self.rest).sum(), sizes @ self.rest, np.square(sizes).sum(-1)
         if self.direction is None or not (length := self.direction @ self.direction):
             return rest, squares, products

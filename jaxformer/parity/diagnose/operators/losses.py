@@ -12,6 +12,7 @@ from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.diagnose.computes import behind, noting, with_named
 from jaxformer.parity.diagnose.functions import is_near, is_real
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
+from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.diagnose.reductions import EACH, Loss, class_axis
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite
@@ -33,13 +34,16 @@ UNWEIGHTED = Change("losses.unweighted", "does not weigh classes")
 UNSMOOTHED = Change("losses.unsmoothed", "does not smooth labels")
 SMOOTHED_OTHERS = Change("losses.smoothed_others", "shares {was:g} among the other classes alone")
 SMOOTHED = Change("losses.smoothing", "smooths labels by {value}, torch by {was:g}")
-Z_LOSS = Change(
-    "losses.z_loss",
-    {
-        "counted": "adds {value} times the mean square of logsumexp (z-loss)",
-        "all": "adds {value} times the mean square of logsumexp (z-loss, of ignored targets too)",
-    },
-)
+
+
+def z_loss(args: dict[str, Any]) -> str:
+    """Return words for a z-loss that jax adds; of a negative one, for torch's own, which jax leaves out."""
+    number = args.get("value") or 0.0
+    kind = "z-loss" if args["how"] == "counted" else "z-loss, of ignored targets too"
+    return f"{'leaves out' if number < 0 else 'adds'} {say(abs(number))} times the mean square of logsumexp ({kind})"
+
+
+Z_LOSS = Change("losses.z_loss", z_loss)
 EXCHANGED = Change("losses.exchanged", "exchanges the two distributions")
 Formulas = dict[str, Callable[..., torch.Tensor]]
 DIVERGENCES: Formulas = {
