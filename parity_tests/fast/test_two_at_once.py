@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from jaxformer.parity.runs.session import Session
 from parity_tests.support.helpers import noise
 from parity_tests.support.searches import cause_between
 
@@ -40,6 +41,16 @@ def test_two_differences(port):
     assert "fit too" not in says
     for cause in causes:
         assert cause in says
+
+
+def test_two_differences_are_tried_first_elsewhere():
+    session, spent, says = Session(seconds=600.0), [], []
+    for _ in range(2):
+        left = session.left
+        says.append(cause_between(Layer(), Layer("tanh", 1e-3), X, tapped=False, session=session))
+        spent.append(left - session.left)
+    assert says[0] == says[1] != ""
+    assert spent[1] < spent[0] / 10
 
 
 def test_of_three_differences_no_two_are_named():

@@ -10,10 +10,10 @@ from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.trace.reference import run_torch
 
 
-def cause_between(theirs, port, x, path="", *, tapped=True):
+def cause_between(theirs, port, x, path="", *, tapped=True, session=None):
     """The cause that is found where a port gives another output, or the module at a path in it; both get the same weights.
 
-    `tapped`: the port's modules are called by themselves.
+    `tapped`: the port's modules are called by themselves; `session`: that of several searches.
     """
     theirs, port = (excite(each.double().eval(), seed=1) for each in (theirs, port))
     reference = run_torch(theirs, (x,), watch=True, gradients=False)
@@ -26,7 +26,7 @@ def cause_between(theirs, port, x, path="", *, tapped=True):
     assert is_called(replay)
     assert replay.begins
     port.get_submodule(path).register_forward_hook(lambda module, arguments, output: given.append(output.numpy()))
-    with torch.no_grad(), Budget(Session(seconds=600.0)) as budget:
+    with torch.no_grad(), Budget(session or Session(seconds=600.0)) as budget:
         given_x = torch.from_numpy(x)
         port(given_x.double() if given_x.is_floating_point() else given_x)
         replay.compared = {replay.place: given[0]}

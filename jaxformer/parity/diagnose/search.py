@@ -12,14 +12,14 @@ import numpy as np
 from jaxformer.parity.diagnose.cross_check import cross_check
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.loss_gradients import is_certain
-from jaxformer.parity.diagnose.mutation import REPEATS, Proposal, grouped
+from jaxformer.parity.diagnose.mutation import REPEATS, Mutation, Proposal, grouped
 from jaxformer.parity.diagnose.operators import arguments, means, operations, parameters
 from jaxformer.parity.diagnose.operators import scales as scaling
 from jaxformer.parity.diagnose.registry import every, kinds
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import off, solved
 from jaxformer.parity.diagnose.trace import LITTLE, Rewrite
-from jaxformer.parity.diagnose.two_at_once import FIRST, Effects, Pair, fitted, larger
+from jaxformer.parity.diagnose.two_at_once import FIRST, Effects, Pair, candidates_of, fitted, larger
 from jaxformer.parity.numerics.metrics import EXPLAINED
 from jaxformer.parity.runs.session import Budget
 from jaxformer.parity.trace.call_sites import ArrayKey
@@ -70,10 +70,23 @@ class Search:
         return self._told(self._first_found() if self.is_possible else [])
 
     def as_before(self) -> Diagnosis:
-        """Return a mutation that explained another difference of the session, if it explains this one, in the same layer or in
-        another."""
-        known = self.budget.session.confirmed
-        return self._told(self._first_known(known) if known and self.is_possible else [])
+        """Return a mutation that explained another difference of the session, or two of them together, if they explain this
+        one, in the same layer or in another."""
+        known, pairs = self.budget.session.confirmed, self.budget.session.pairs
+        single = self._told(self._first_known(known) if known and self.is_possible else [])
+        return single or next(filter(None, map(self._two_known, pairs if self.is_possible else [])), single)
+
+    def _two_known(self, known: tuple[Mutation, Mutation]) -> Diagnosis:
+        """Return two mutations that explained another difference, if they explain this one."""
+        values = {each.in_any_layer: each.value or 0.0 for each in known}
+        alike = {each.mutation.in_any_layer: each for each in every(self.replay, self.budget.session)}
+        if len(values) < len(known) or not values.keys() <= alike.keys():
+            return Diagnosis()
+        one, other = (alike[each].at(value) for each, value in values.items())
+        both, limit = (pair := Pair(one, other)).together(), min(self.limit, EXPLAINED)
+        if not (residual := off(self.array(both), self.jax)) <= limit or cross_check(self.replay, both, limit).contradicts:
+            return Diagnosis()
+        return self._both_told(pair, residual, [])
 
     def of_two(self) -> Diagnosis:
         """Return two mutations that give jax's array together, for a search in vain."""
@@ -92,13 +105,12 @@ class Search:
         if not found:
             return self._told([])
         best, residual = min(found, key=lambda each: each[0].plainness)
-        others = [{one.mutation.place for one in pair.both} for pair, _ in found if pair.plainness == best.plainness]
-        return replace(self._told([self._of_pair(each, residual, others) for each in best.both]), together=True)
+        return self._both_told(best, residual, [pair for pair, _ in found])
 
-    def _of_pair(self, fixed: Proposal, residual: float, places: list[set[Any]]) -> Candidate:
-        """Build the candidate for one of two mutations; ambiguous if another pair, as plain, fits without it."""
-        is_sure = all(fixed.mutation.place in each for each in places)
-        return Candidate(fixed.mutation, residual, "exact" if is_sure else "ambiguous", self.replay.owner)
+    def _both_told(self, pair: Pair, residual: float, others: list[Pair]) -> Diagnosis:
+        """Build the diagnosis of two mutations, and note them in the session."""
+        self.budget.session.pairs.append((pair.one.mutation, pair.other.mutation))
+        return replace(self._told(candidates_of(pair, residual, others, self.replay.owner)), together=True)
 
     def by(self, candidate: Candidate) -> Diagnosis:
         """Return the candidate of another difference, if its mutation explains this one too."""

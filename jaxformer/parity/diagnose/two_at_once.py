@@ -5,16 +5,19 @@ add up nearest to jax's difference."""
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.parity.diagnose.diagnosis import Candidate
 from jaxformer.parity.diagnose.mutation import Free, Mutation, Proposal
 from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.diagnose.solve import NEARLY, gauss_newton, off, rounded, solved
 from jaxformer.parity.diagnose.trace import both
 from jaxformer.parity.numerics.metrics import EXPLAINED
+from jaxformer.parity.trace.call_sites import Site
 
 FEWEST, SAMPLE = 32, 512
 """Least number of entries of an array of which two mutations are told; number of entries on which effects are compared."""
@@ -70,10 +73,13 @@ class Pair(NamedTuple):
         one, other = (each.at(next(left)) if each.free else each for each in self.both)
         return Pair(one, other, self.kind)
 
+    def together(self) -> Proposal:
+        """Return one proposal of both, whose numbers are known."""
+        return Proposal(self.one.mutation, lambda: both(*(each.edit() for each in self.both)))
+
     def at(self, *numbers: float) -> Proposal:
         """Return one proposal of both, with numbers for their free parameters."""
-        fixed = self.fixed(*numbers).both
-        return Proposal(self.one.mutation, lambda: both(*(each.edit() for each in fixed)))
+        return self.fixed(*numbers).together()
 
 
 class Effects:
@@ -198,3 +204,11 @@ def fitted(pair: Pair, run: Run, jax: np.ndarray, limit: float) -> tuple[tuple[f
         if found and found[1] <= EXPLAINED:
             return (number, found[0]), found[1]
     return None
+
+
+def candidates_of(pair: Pair, residual: float, others: Sequence[Pair], owner: Site) -> list[Candidate]:
+    """Return candidates for both mutations; one is ambiguous if another pair, as plain, fits without it."""
+    places = [{each.mutation.place for each in other.both} for other in others if other.plainness == pair.plainness]
+    found = [Candidate(each.mutation, residual, owner=owner) for each in pair.both]
+    is_sure = [all(each.mutation.place in those for those in places) for each in found]
+    return [each if sure else replace(each, certainty="ambiguous") for each, sure in zip(found, is_sure, strict=True)]

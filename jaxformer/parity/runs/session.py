@@ -38,6 +38,8 @@ class Session:
     calls_left: int = MOST_CALLS
     confirmed: dict[Hashable, float] = field(default_factory=dict)
     """Mutations that explained a difference, with the values of their free parameters; they are tried first elsewhere."""
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    """Two mutations each that explained a difference together, with their values."""
     chosen: dict[Hashable, tuple[Any, Any]] = field(default_factory=dict)
     """Choices that gave torch's array and jax's, by formula."""
     stopped: set[Hashable] = field(default_factory=set)
