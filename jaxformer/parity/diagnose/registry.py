@@ -168,8 +168,9 @@ class Registry:
         )
         switches = (each for each in self.states() if not each.free)
         first = (
-            (self.of(pairs.everywhere, parameters.in_groups, arguments.in_some), 1),
+            (self.of(pairs.everywhere, parameters.in_groups), 1),
             *self.named(),
+            (self.of(arguments.in_some), 1),
             (switches, 1),
             (self.of(tables.small_tables), 1),
         )

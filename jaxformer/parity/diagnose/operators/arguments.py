@@ -21,7 +21,7 @@ from jaxformer.parity.diagnose.numbers_and_orders import BASES, ORDINALS
 from jaxformer.parity.diagnose.operators.parameters import NUMBERS, alike, all_of, settings
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import that_differ
-from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, both
+from jaxformer.parity.diagnose.trace import LIBRARY, Op, Place, Rewrite, both
 from jaxformer.parity.trace.call_sites import last
 
 SMALL = 0.01
@@ -251,9 +251,9 @@ def shared_settings(replay: Replay) -> Iterator[Shared]:
 
 
 def shared_literals(replay: Replay) -> Iterator[Shared]:
-    """Epsilons that an operation is given each time that it runs, in as many modules."""
+    """Epsilons that an operation of the user's code is given each time that it runs, in as many modules."""
     names = {id(module): name for name, module in replay.module.named_modules()}
-    for op in replay.operations:
+    for op in (each for each in replay.operations if not each.position[0].co_filename.startswith(LIBRARY)):
         labels = [names.get(run.module, "") for run in op.runs]
         for at, was in epsilons_of(op) if len({*labels}) == len(labels) else ():
             yield Shared(was, labels, partial(in_runs, op.place, at), op)
