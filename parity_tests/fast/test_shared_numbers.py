@@ -54,6 +54,25 @@ def test_epsilons_in_some_norms(otherwise, places):
     assert f") of {places}; jax 0.001 (residual " in says
 
 
+class Refusing(torch.nn.Module):
+    """A module that takes no rate above 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.rate = 0.6
+
+    def forward(self, x):
+        if self.rate > 1:
+            raise ValueError("rate above 1")
+        return self.rate * x.sin()
+
+
+def test_a_number_that_the_code_refuses_ends_no_search():
+    theirs, port = (torch.nn.Sequential(*(Refusing() for _ in range(LAYERS))) for _ in range(2))
+    port[1].forward = lambda x: 0.6 * x.tan()
+    assert cause_between(theirs, port, X, tapped=False) == ""
+
+
 def test_numbers_that_differ_are_told_from_their_effects():
     torchs, effects = np.ones(20), np.random.default_rng(0).normal(size=(4, 20))
     jax = torchs + 3.0 * (effects[1] + effects[2])

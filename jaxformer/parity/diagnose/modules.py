@@ -1,7 +1,7 @@
 """Edits of a replay's modules and tensors; the modules' paths, names and outputs."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any
@@ -135,3 +135,9 @@ def norms(replay: Replay) -> dict[str, Any]:
 def starred(name: str) -> str:
     """Replace the indices in a path: 'layers.*.norm'."""
     return re.sub(r"\b\d+\b", "*", name)
+
+
+def in_layers(labels: Sequence[str], chosen: set[str]) -> tuple[str, ...]:
+    """Return the chosen labels; those of all layers as one."""
+    whole = {*map(starred, labels)} - {starred(each) for each in labels if each not in chosen}
+    return tuple(dict.fromkeys(starred(each) if starred(each) in whole else each for each in labels if each in chosen))

@@ -186,6 +186,12 @@ class Replay:
         """Replay the call with a mutation, and return the array; None if the time is up."""
         return None if time.monotonic() >= self.ends else self.array(mutated)
 
+    def tried(self, mutated: AbstractContextManager[Any]) -> np.ndarray | None:
+        """Replay the call with a mutation, and return the array; None if the time is up, or the user's code refuses it."""
+        with suppress(Exception):
+            return self.in_time(mutated)
+        return None
+
     @property
     def input_arrays(self) -> list[Any]:
         """Arrays that the call is given."""

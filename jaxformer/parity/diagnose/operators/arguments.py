@@ -15,10 +15,10 @@ import torch
 from jaxformer.parity.diagnose.calls import named, names_of
 from jaxformer.parity.diagnose.computes import Compute, with_argument, with_operand
 from jaxformer.parity.diagnose.functions import COMPARING, WINDOWED, is_real
-from jaxformer.parity.diagnose.modules import starred
+from jaxformer.parity.diagnose.modules import in_layers
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, grouped, propose
 from jaxformer.parity.diagnose.numbers_and_orders import BASES, ORDINALS
-from jaxformer.parity.diagnose.operators.parameters import NUMBERS, alike, all_of, settings
+from jaxformer.parity.diagnose.operators import parameters
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import that_differ
 from jaxformer.parity.diagnose.trace import LIBRARY, Op, Place, Rewrite, both
@@ -226,28 +226,31 @@ def in_some(
 
     `beside`: edit of torch's code that applies too; `moved`: the same edit with its own free number a little larger.
     """
-    jax, torchs, more = replay.compared.get(replay.place), replay.in_time(beside()), replay.in_time(moved())
+    jax, torchs, more = replay.compared.get(replay.place), replay.tried(beside()), replay.tried(moved())
     if jax is None or torchs is None or jax.dtype.kind != "f" or not np.isfinite(jax).all():
         return
     for was, labels, edit, op in (*shared_settings(replay), *shared_literals(replay)):
         if was and 2 < len(labels) <= MOST_PLACES:
             chosen = that_differ(
-                [replay.in_time(both(edit([i], 2 * was), beside())) for i in range(len(labels))], torchs, jax, more
+                [replay.tried(both(edit([i], 2 * was), beside())) for i in range(len(labels))], torchs, jax, more
             )
             if 0 < len(chosen) < len(labels):
                 those = in_layers(labels, {labels[i] for i in chosen})
                 targets = those if op is None else replace(op.target, label=f"{op.source} of {' and '.join(those)}")
-                yield propose(NUMBERS, targets, partial(edit, chosen), Free(was, sure=True), was=was)
+                yield propose(parameters.NUMBERS, targets, partial(edit, chosen), Free(was, sure=True), was=was)
 
 
 def shared_settings(replay: Replay) -> Iterator[Shared]:
     """Numbers that are settings of several modules, by the name of the setting."""
-    modules = [each for group in alike(replay) for each in group]
-    every = (each for name, module in modules for each in settings(replay, {}, module, name) if each.free)
-    held = grouped(every, lambda each: (each.mutation.change, last(each.mutation.targets[0].label), each.free.start))
-    for (*_, was), those in held.items():
+    modules = (each for group in parameters.alike(replay) for each in group)
+    every = (each for name, module in modules for each in parameters.settings(replay, {}, module, name))
+    numbers = (each for each in every if each.mutation.change == parameters.NUMBER)
+    held = grouped(numbers, lambda each: (last(each.mutation.targets[0].label), each.free.start))
+    for (_, was), those in held.items():
         labels = [each.mutation.targets[0].label for each in those]
-        yield Shared(was, labels, lambda places, number, those=those: all_of([those[i].edits for i in places], number))
+        yield Shared(
+            was, labels, lambda places, number, those=those: parameters.all_of([those[i].edits for i in places], number)
+        )
 
 
 def shared_literals(replay: Replay) -> Iterator[Shared]:
@@ -263,12 +266,6 @@ def in_runs(place: Place, at: int, runs: Collection[int], number: float) -> Rewr
     """Rewrite in which an argument is another number in these runs of an operation."""
     compute = with_argument(at, number)
     return Rewrite({place: lambda f, a, k, n: compute(f, a, k, n) if n in runs else f(*a, **k)})
-
-
-def in_layers(labels: Sequence[str], chosen: set[str]) -> tuple[str, ...]:
-    """Return the chosen labels; those of all layers as one."""
-    whole = {*map(starred, labels)} - {starred(each) for each in labels if each not in chosen}
-    return tuple(dict.fromkeys(starred(each) if starred(each) in whole else each for each in labels if each in chosen))
 
 
 def operand_numbers(op: Op) -> Iterator[Proposal]:
