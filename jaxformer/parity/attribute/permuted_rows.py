@@ -49,7 +49,7 @@ def errors_by_owner(traced: Traced) -> dict[Site, float]:
 
 def permuted_rows(traced: Traced) -> dict[str, np.ndarray]:
     """torch's modules all of whose tensors JAX holds with their rows in one other order -> that order."""
-    family, weights = traced.rules, traced.reference.weights
+    family, weights = traced.rules, traced.reference.by_all_names
     orders = defaultdict[str, list[np.ndarray | None]](list)
     for name, leaf in weights_of(traced.model, family).items():
         rule = family.rule(name)
