@@ -68,9 +68,9 @@ class Refusing(torch.nn.Module):
 
 
 def test_a_number_that_the_code_refuses_ends_no_search():
-    theirs, port = (torch.nn.Sequential(*(Refusing() for _ in range(LAYERS))) for _ in range(2))
+    model, port = (torch.nn.Sequential(*(Refusing() for _ in range(LAYERS))) for _ in range(2))
     port[1].forward = lambda x: 0.6 * x.tan()
-    assert cause_between(theirs, port, X, tapped=False) == ""
+    assert cause_between(model, port, X, tapped=False) == ""
 
 
 def test_numbers_that_differ_are_told_from_their_effects():

@@ -115,9 +115,9 @@ def rotated(x, numpy, *, pairs=False):
     return numpy.stack(both, -1).reshape(x.shape)
 
 
-def in_pairs(theirs, *, turned):
+def in_pairs(torch_model, *, turned):
     """torch's tensors with the rows of each head in pairs."""
-    state = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
+    state = {name: tensor.detach().numpy() for name, tensor in torch_model.named_parameters()}
     paired = {name: array.reshape(N, 2, H // 2, -1).swapaxes(1, 2).reshape(array.shape) for name, array in state.items()}
     return {name: array.T if turned else array for name, array in paired.items()}
 
@@ -134,9 +134,9 @@ def jax_rotating(*, turned, pairs=True, scale=1.0, tap=lambda name, x: x):
 @pytest.mark.parametrize("turned", [False, True], ids=["kernels as torch's", "transposed"])
 @pytest.mark.parametrize("pairs", [True, False], ids=["pairs are turned", "halves are turned"])
 def test_rows_of_rotary_heads_may_lie_in_pairs(pairs, turned):
-    theirs = excite(Rotating().eval(), seed=2)
-    tree, call_jax = in_pairs(theirs, turned=turned), jax_rotating(turned=turned, pairs=pairs)
-    report = compare(theirs, tree, (noise(3, 5, D),), call_jax=call_jax, checks=("weights", "forward"), tier="A")
+    torch_model = excite(Rotating().eval(), seed=2)
+    tree, call_jax = in_pairs(torch_model, turned=turned), jax_rotating(turned=turned, pairs=pairs)
+    report = compare(torch_model, tree, (noise(3, 5, D),), call_jax=call_jax, checks=("weights", "forward"), tier="A")
     says = report.stages[0].says
     assert "the rows of each of 2 heads in the order 0, 3, 1, 4, ... of torch's" in says
     assert [stage.status for stage in report.stages] == ["equal" if pairs else "different", "equal"], str(report)
@@ -146,9 +146,9 @@ def test_rows_of_rotary_heads_may_lie_in_pairs(pairs, turned):
 
 @pytest.mark.parametrize("turned", [False, True], ids=["kernels as torch's", "transposed"])
 def test_rows_in_pairs_are_no_difference_beside_another_one(turned):
-    theirs = excite(Rotating().eval(), seed=2)
+    torch_model = excite(Rotating().eval(), seed=2)
     call_jax = jax_rotating(turned=turned, scale=1.25, tap=tap)
-    report = compare(theirs, in_pairs(theirs, turned=turned), (noise(3, 5, D),), call_jax=call_jax, tier="A")
+    report = compare(torch_model, in_pairs(torch_model, turned=turned), (noise(3, 5, D),), call_jax=call_jax, tier="A")
     assert [each.jax for each in report.diverging] == ["(call)"], str(report)
     assert "by 1.25" in report.verdict
 

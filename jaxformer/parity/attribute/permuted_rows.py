@@ -49,12 +49,12 @@ def errors_by_owner(traced: Traced) -> dict[Site, float]:
 
 def permuted_rows(traced: Traced) -> dict[str, np.ndarray]:
     """torch's modules all of whose tensors JAX holds with their rows in one other order -> that order."""
-    family, weights = traced.rules, traced.reference.by_all_names
+    family, weights, sizes = traced.rules, traced.reference.by_all_names, traced.rules.sizes_for(traced.model)
     orders = defaultdict[str, list[np.ndarray | None]](list)
     for name, leaf in weights_of(traced.model, family).items():
         rule = family.rule(name)
         for torch in family.torch_names(name, leaf.shape[0] if family.stacked(name) else 1):
-            orders[parent(torch)].append(order_of_rows(rule, weights[torch].shape, family.sizes_for(traced.model)))
+            orders[parent(torch)].append(order_of_rows(rule, weights[torch].shape, sizes))
     return {path: first for path, (first, *more) in orders.items() if first is not None and all_equal(first, more)}
 
 
@@ -65,7 +65,7 @@ def all_equal(first: np.ndarray, more: list[np.ndarray | None]) -> bool:
 
 def order_of_rows(rule: Rule, shape: tuple[int, ...], sizes: Mapping[str, int]) -> np.ndarray | None:
     """Order in which JAX's tensor holds the rows of torch's; None if that is their own, or no single axis has them."""
-    if rule.join or rule.part != WHOLE or not shape:
+    if rule.join or rule.part != WHOLE or rule.layout in ("same", "transposed") or not shape:
         return None
     numbers = np.broadcast_to(np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1)), shape)
     jax = rule.to_jax(numbers, sizes)

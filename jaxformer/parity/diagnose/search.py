@@ -105,11 +105,11 @@ class Search:
         if not found:
             return self._told([])
         best, residual = min(found, key=lambda each: each[0].plainness)
+        self.budget.session.pairs.append((best.one.mutation, best.other.mutation))
         return self._both_told(best, residual, [pair for pair, _ in found])
 
     def _both_told(self, pair: Pair, residual: float, others: list[Pair]) -> Diagnosis:
-        """Build the diagnosis of two mutations, and note them in the session."""
-        self.budget.session.pairs.append((pair.one.mutation, pair.other.mutation))
+        """Build the diagnosis of two mutations; `others` fit too."""
         return replace(self._told(candidates_of(pair, residual, others, self.replay.owner)), together=True)
 
     def by(self, candidate: Candidate) -> Diagnosis:
