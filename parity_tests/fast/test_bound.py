@@ -12,6 +12,7 @@ from torch.nn import functional
 from jaxformer.parity.compare import compare
 from jaxformer.parity.diagnose.calls import bound
 from jaxformer.parity.probe import excite
+from parity_tests.support.searches import cause_between
 
 pytestmark = pytest.mark.foreign
 D, T = 8, 7
@@ -88,3 +89,27 @@ def test_causes(bug):
     )
     assert "F.scaled" in report.verdict or "functional.scaled_dot_product_attention" in report.verdict
     assert BUGS[bug] in report.verdict
+
+
+class Into(torch.nn.Module):
+    """A product and a sum that are written into an array; the code does not read what the calls return."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(D, D))
+
+    def forward(self, x):
+        out = torch.empty_like(x)
+        torch.matmul(x, self.weight.detach(), out=out)
+        torch.add(input=out, other=x, alpha=0.5, out=out)
+        return out * 3
+
+
+class IntoWithLess(Into):
+    def forward(self, x):
+        return (x @ self.weight + 0.25 * x) * 3
+
+
+def test_what_is_written_into_an_array_counts_as_read():
+    cause = cause_between(Into(), IntoWithLess(), x.numpy())
+    assert "alpha=0.5, out=out)` (test_bound.py:104); jax has alpha 0.25 for 0.5 there" in cause

@@ -128,7 +128,7 @@ def test_a_search_that_is_cut_says_so(theirs, monkeypatch):
     weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
     bug = {"one act": lambda x: jnp.sin(3 * x)}
     report = compare(theirs, weights, (X,), call_jax=lambda w, ids: stream(w, ids, bug), checks=("local",), tier="A")
-    assert "as many as search_seconds = 60 allows" in report.verdict
+    assert "as many as the budget of search_seconds = 60 allows" in report.verdict
     assert "jf.tap" not in report.verdict
 
 

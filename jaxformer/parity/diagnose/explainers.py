@@ -206,7 +206,7 @@ def looks_of(traced: Traced, mismatch: Mismatch, vain: Diagnosis) -> str:
         looks = f"{looks}; " * bool(looks) + f"its first difference is as if {vain.nearly}"
     tried = f"{len(EXPLAINERS)} kinds of causes" + (f" and {vain.tried} changes of torch's code" if vain.tried else "")
     if vain.spent and session.seconds:
-        tried += f", as many as search_seconds = {session.seconds:g} allows"
+        tried += f", as many as the budget of search_seconds = {session.seconds:g} allows"
         tried += TAP if set(traced.pairs) == {CALL} else ""
     elif vain.spent:
         tried += ", no changes of torch's code (search_seconds 0)"

@@ -253,8 +253,9 @@ class Rewrite(TorchFunctionMode):
         func = safe(func)
         self.runs[place] += 1
         result = compute(func, args, kwargs, self.runs[place] - 1)
-        written = writes(func) and isinstance(result, torch.Tensor) and result is not args[0] and result.shape == args[0].shape
-        return args[0].copy_(result) if written else result
+        into = args[0] if writes(func) else kwargs.get("out")
+        is_other = isinstance(into, torch.Tensor) and isinstance(result, torch.Tensor) and result is not into
+        return into.copy_(result) if is_other and result.shape == into.shape else result
 
 
 def at_once(several: Iterable[Any]) -> Rewrite:

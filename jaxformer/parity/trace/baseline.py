@@ -54,7 +54,8 @@ def changed(base: Baseline, i: int, positions: np.ndarray) -> list[np.ndarray]:
     if array.dtype == bool:
         other = ~array
     elif array.dtype.kind == "f":
-        other = array + size(array) * np.random.default_rng(2).standard_normal(array.shape)
+        with np.errstate(invalid="ignore"):  # infinite entries
+            other = array + size(array) * np.random.default_rng(2).standard_normal(array.shape)
     else:
         values, place = np.unique(array, return_inverse=True)
         other = values[(place.reshape(array.shape) + 1) % len(values)]
