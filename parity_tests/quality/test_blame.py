@@ -348,3 +348,28 @@ def test_another_length_is_said_where_it_begins():
     report = compare(theirs, weights, (x,), call_jax=lambda w, x: sound(w, x, (0, 0)), tier="A")
     assert report.verdict.startswith("DIFFERENT: conv: gives [2, 6, 4] in jax, [2, 6, 5] in torch: torch conv.padding (1,);")
     assert len(report.diverging) == 1, str(report)
+
+
+class TorchTwice(torch.nn.Module):
+    """One layer that is called twice with the same tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(WIDTH, OUT)
+
+    def forward(self, x):
+        return self.inner(x).tanh() - 0.5 * self.inner(x)
+
+
+def test_a_module_that_torch_calls_more_often_is_not_blamed_for_a_part_of_its_gradient():
+    torch_model = excite(TorchTwice(), seed=1)
+    weights = {name: jnp.asarray(array) for name, array in torch_model.state_dict().items()}
+    x = np.random.default_rng(1).normal(size=(3, LENGTH, WIDTH)).astype(np.float32)
+
+    def once(weights, x):
+        inner = tap("inner", x @ weights["inner.weight"].T + weights["inner.bias"])
+        return jnp.tanh(inner) - 0.25 * inner
+
+    report = compare(torch_model, weights, (x,), call_jax=once, checks=("forward", "local", "gradients"), tier="A")
+    assert [module.jax for module in report.diverging] == ["(call)"], str(report)
+    assert "jax has 0.25 for 0.5 there" in report.verdict

@@ -96,12 +96,12 @@ def weight_gradients(traced: Traced, ours: Arrays) -> list[tuple[Error, Mismatch
     gets torch's gradient. Arrays that are equal are left out, so that a large model's gradients are not held twice.
     """
     noise = NULL_GRADIENT * rms(traced.reference.gradients[name] for name in gradients_of_weights(traced))
-    names, owner = traced.parameters, owners(traced)
+    names, owner, more = traced.parameters, owners(traced), called_more_often(traced)
     mismatches = []
     for name, array in in_layers(traced, gradients_of_weights(traced)).items() if ours else ():
-        if names.get(name) in traced.reference.frozen:
-            continue
         site = owner.get(name, CALL)
+        if names.get(name) in traced.reference.frozen or site in more:
+            continue
         moved = traced.rounding_of(site).get(ArrayKey.gradient(names.get(name, name)), EXACT)
         found = error(ours[name], array, noise, moved)
         both = (ours[name].copy(), array.copy()) if over(found, "gradient") else (EMPTY, EMPTY)
@@ -115,6 +115,12 @@ def owners(traced: Traced) -> dict[str, Site]:
     sites = sorted(seen, key=lambda site: len(site.path))
     first = [site for site in sites if site.call == min(each.call for each in sites if each.path == site.path)]
     return {name: site for site in first for name in parameters_of(site.path, traced.parameters)}
+
+
+def called_more_often(traced: Traced) -> set[Site]:
+    """Calls of modules that torch calls more often than jax: torch's gradients are those of all its calls."""
+    left = {site.path for site in traced.reference.calls.keys() - {*traced.pairs.values()}}
+    return {site for site, other in traced.pairs.items() if site != CALL and other.path in left}
 
 
 def of_own_weights(traced: Traced, site: Site) -> tuple[Arrays, Arrays]:
