@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from parity_tests.support.helpers import noise
 
 B, T, D, N, H, V = 2, 7, 12, 3, 4, 17
+NODES = 6
 IDS = np.random.default_rng(0).integers(0, V, (B, T))
 X = noise(B, T, D, seed=1)
 
@@ -201,6 +202,37 @@ class Policy(nn.Module):
         return -mean(gain) + 0.5 * errors - 0.01 * mean(entropy) + F.mse_loss(self.head(x), x[..., :1].expand(B, T, V))
 
 
+class Graph(nn.Module):
+    """One layer of attention over the edges that come in, divided by their number, and a sum over two graphs."""
+
+    def __init__(self):
+        super().__init__()
+        self.score, self.message = nn.Linear(2 * D, 1), nn.Linear(D, D)
+        self.register_buffer("edges", torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 4, 5], [1, 2, 0, 5, 3, 4, 2, 1, 5, 3]]))
+        self.register_buffer("graph", torch.arange(NODES) // 3)
+
+    def forward(self, x):
+        source, target = self.edges
+        weights = self.score(torch.cat([x[source], x[target]], -1)).exp()[:, 0]
+        total = weights.new_zeros(NODES).index_add(0, target, weights)
+        weights = weights / self.total_of_each(total)
+        count = x.new_zeros(NODES).index_add(0, self.counted(), weights.new_ones(len(weights))) + 2
+        gathered = self.gathered(weights[:, None] * self.message(x)[source]) / count[:, None]
+        return self.pooled(x + gathered)
+
+    def total_of_each(self, total):
+        return total[self.edges[1]]
+
+    def counted(self):
+        return self.edges[1]
+
+    def gathered(self, rows):
+        return torch.zeros(NODES, D, dtype=rows.dtype).index_add(0, self.edges[1], rows)
+
+    def pooled(self, x):
+        return x.new_zeros(2, D).scatter_add(0, self.graph[:, None].expand(NODES, D), x)
+
+
 class Windows(nn.Module):
     """Windows of a picture that is rolled, as Swin's, and patches."""
 
@@ -263,6 +295,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], tuple[np.ndarray, ...]]] = {
     "experts": (Experts, (X,)),
     "loss": (Loss, (X, IDS)),
     "policy": (Policy, (X, IDS, np.arange(T) < np.array([[4], [6]]))),
+    "graph": (Graph, (noise(NODES, D, seed=5),)),
     "windows": (Windows, (PICTURE,)),
     "ordered": (Ordered, (X, IDS)),
     "waves": (Waves, (X, noise(B, seed=4))),

@@ -197,7 +197,7 @@ class Registry:
             (self.of(head_norms.moves), 1),
             (self.of(head_norms.proposals), 1),
             (self.of(rotary.proposals, rotary_heads.proposals), 1),
-            (self.of(indices.counted), 1),
+            (self.of(indices.counted, indices.segments), 1),
             (self.of(wiring.other_layers), 1),
             (self.of(attention.proposals), 1),
             (self.of(loops.rounds), 1),

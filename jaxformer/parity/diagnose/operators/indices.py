@@ -1,4 +1,4 @@
-"""Mutations of integers in torch's code: rows that are looked up, positions, roundings, overflow of narrow types."""
+"""Mutations of integers in torch's code: rows that are looked up or added up, positions, roundings, overflow."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.diagnose.computes import behind, with_operand
+from jaxformer.parity.diagnose.computes import behind, with_argument, with_operand
 from jaxformer.parity.diagnose.functions import MOVES
 from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose, words_of
+from jaxformer.parity.diagnose.operators import reroute
 from jaxformer.parity.diagnose.operators.positions import by_masks, other_ids, other_positions, other_targets, steps, worded
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.replays import replay_of
@@ -88,6 +89,59 @@ def makes_floats(op: Op) -> bool:
 def is_whole(x: Any) -> bool:
     """True for a tensor of several integers."""
     return isinstance(x, torch.Tensor) and x.dtype in (torch.int64, torch.int32) and x.numel() > 1
+
+
+SEGMENTED = ("index_add", "scatter_add", "scatter_reduce", "index_reduce")
+"""Functions that add up rows, or reduce them otherwise, by an index of their segments, the third argument."""
+REDUCED = {
+    "sum": "takes the sum of each segment",
+    "mean": "takes the mean of each segment",
+    "amax": "takes the largest of each segment",
+    "amin": "takes the smallest of each segment",
+}
+REDUCTION = Change("indices.reduction", REDUCED)
+INDEX = Change("indices.index", reroute.worded("reads VALUE for its index", reroute.VALUES), reroutes=True)
+THIRD = {how: words.replace("{1}", "{2}") for how, words in reroute.VALUES.items()}
+BY_SEGMENTS = Change(
+    "indices.segments", reroute.worded("reads VALUE for the index of both", THIRD), "computes {0} and {1}", subjects=2
+)
+MOST_INDICES = 8
+"""Largest number of arrays of integers that may be read for an index."""
+
+
+def segments(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of rows that are reduced by segments, as messages are along the edges of a graph: another reduction; and
+    another index, there, in a lookup, or in both where the rows of the segments are looked up again."""
+    once = [op for op in replay.operations if len(op.runs) == 1]
+    reduced = [op for op in once if op.name in SEGMENTED]
+    for op in reduced:
+        own = "sum" if op.name.endswith("add") else op.kwargs.get("reduce", op.args[-1])
+        yield from (op.instead(REDUCTION, partial(by_segments, how), how=how) for how in REDUCED if how != own)
+    given = [*reroute.given_in(replay), *reroute.parts_in(replay.listed), *reroute.made_in(replay.listed)]
+    values = [value for value in given if is_whole(value.x)] if reduced else []
+    for op in once if values else ():
+        at = 2 if op in reduced else (lookup(op) or [None])[0]
+        others = [value for value in values if at is not None and reroute.fits(ids_of(op.args[at]), value.x)]
+        again = [each for each in once if op in reduced and looks_up_segments(each, op)]
+        for value in others[:MOST_INDICES]:
+            edit = with_operand(at, partial(with_ids, value.x))
+            yield propose(INDEX, (op.target, *value.targets), partial(op.rewrite, edit), how=value.how, **value.args)
+            for each in again:
+                both = partial(Rewrite, {op.place: edit, each.place: with_argument(1, value.x)})
+                yield propose(BY_SEGMENTS, (op.target, each.target, *value.targets), both, how=value.how, **value.args)
+
+
+def looks_up_segments(op: Op, reduced: Op) -> bool:
+    """True if an operation is `segments[index]`, by the index by which the segments were reduced."""
+    return op.name == "getitem" and same(op.args[0], reduced.output) and same(op.args[1], reduced.args[2])
+
+
+def by_segments(how: str, function: Any, args: Any, kwargs: Any, number: int) -> torch.Tensor:
+    """Reduce rows in another way, as `index_add` does; the first array has the entries of segments without rows."""
+    x, axis, index, rows = args[:4]
+    if index.ndim < rows.ndim:
+        index = index.view([-1 if i == axis % rows.ndim else 1 for i in range(rows.ndim)]).expand(rows.shape)
+    return x.scatter_reduce(axis, index, rows, how, include_self=False)
 
 
 def targets(replay: Replay) -> Iterator[Proposal]:
