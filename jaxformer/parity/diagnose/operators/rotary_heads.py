@@ -1,5 +1,5 @@
-"""Rotation of heads by rotary positions; mutations of queries and keys where attention reads them: how many of their units are
-rotated, and a rotation where torch has none."""
+"""Rotation of heads by rotary positions; mutations of the heads that attention reads: how many of their units are rotated, and
+a rotation where torch has none, as of values."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ from jaxformer.parity.diagnose.trace import Rewrite
 
 WIDTH = Change("rotary_heads.width", "rotates {width}", "rotates {own} of the {units} units of a head")
 ADDED = Change("rotary_heads.added", "rotates queries and keys by rotary positions of base {base:g}", "does not rotate at {0}")
+VALUES = Change("rotary_heads.values", "rotates values too", "rotates queries and keys alone at {0}")
 MOST_RUNS = 4
 """Largest number of runs of which each is also mutated alone."""
 BASES = (10000.0, 500000.0, 1000000.0)
@@ -58,6 +59,9 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
         layouts = LAYOUTS if rotary.layout == "once" else (rotary.layout,)
         yield from widths(rotary, alike, positions, layouts)
         yield from added(alike, positions, {rotary.base: rotary.rates}, layouts)
+        for layout in layouts if alike and rotary.width <= alike[0].heads[2].shape[-1] else ():
+            rotation = partial(Rotation(rotary.rates, layout), positions=positions)
+            yield propose(VALUES, alike[0].softmax.target, partial(moved, alike, rotation, those=(2,)), layout=layout)
 
 
 def added(
@@ -88,7 +92,11 @@ def widths(rotary: Rotary, those: list[Core], positions: torch.Tensor, layouts: 
             yield propose(WIDTH, rotary.name, edits, width=width, own=own, units=units, layout=layout)
 
 
-def moved(those: list[Core], change: Callable[[torch.Tensor], torch.Tensor], only: int | None = None) -> Rewrite:
-    """Rewrite in which attention reads a function of its queries and keys, in every run or in one."""
-    edits = (core.with_heads(lambda heads: (change(heads[0]), change(heads[1]), heads[2])) for core in those)
+def moved(
+    several: list[Core], change: Callable[[torch.Tensor], torch.Tensor], only: int | None = None, those: Sequence[int] = (0, 1)
+) -> Rewrite:
+    """Rewrite in which attention reads a function of some of its queries, keys and values (`those`), in every run or in one."""
+    edits = (
+        core.with_heads(lambda heads: tuple(change(x) if i in those else x for i, x in enumerate(heads))) for core in several
+    )
     return Rewrite({place: in_run(only, compute) for edit in edits for place, compute in edit.altered.items()})
