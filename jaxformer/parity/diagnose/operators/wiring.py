@@ -12,7 +12,7 @@ import torch
 
 from jaxformer.parity.diagnose.calls import Arguments, of_reals
 from jaxformer.parity.diagnose.modules import intercepted, keeps_a_shape, recorded, starred
-from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose
+from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, grouped, propose
 from jaxformer.parity.diagnose.operators.masks import is_new_mask
 from jaxformer.parity.diagnose.operators.parameters import alike, all_of
 from jaxformer.parity.diagnose.operators.rotary_tables import pairs_in
@@ -63,16 +63,28 @@ class Seen(NamedTuple):
 
 
 def arguments(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of modules that are given several arrays, as queries, keys and values: one array for another, or two
-    exchanged."""
-    several = [
-        (name, module)
-        for name, module in replay.module.named_modules()
-        if name and (len([*module.children()]) > 1 or isinstance(module, torch.nn.MultiheadAttention))
-    ]
-    for name, module in several[:MOST_PARTS]:
+    """Mutations of modules that are given several arrays, as queries, keys and values, or an input and a state: one array for
+    another, or two exchanged, in every layer and in each."""
+    inner = {name: module for name, module in replay.module.named_modules() if name}
+    calls: dict[str, list[Arguments]] = {}
+    replay.array(recorded(inner, calls))
+    given = {name: its[0][0] for name, its in calls.items() if sum(map(of_reals, its[0][0])) > 1}
+    layers = [those for those in grouped(given, starred).values() if len(those) > 1]
+    for those in [*layers, *([name] for name in [*given][:MOST_PARTS])]:
         for order, args in ORDERS:
-            yield propose(ARGUMENTS, name, partial(intercepted, {name: module}, partial(in_order, order)), **args)
+            if may_be_ordered(given[those[0]], order):
+                name = starred(those[0]) if len(those) > 1 else those[0]
+                edits = partial(intercepted, {each: inner[each] for each in those}, partial(in_order, order))
+                yield propose(ARGUMENTS, name, edits, **args)
+
+
+def may_be_ordered(given: tuple[Any, ...], order: tuple[int, ...]) -> bool:
+    """True if arrays of as many axes and the same width change places, and one of them is another than before."""
+    if len(order) > len(given):
+        return False
+    moved = [(given[at], given[i]) for at, i in enumerate(order) if at != i]
+    alike = (of_reals(x) and of_reals(y) and (x.ndim, x.shape[-1:]) == (y.ndim, y.shape[-1:]) for x, y in moved)
+    return all(alike) and not all(same(x, y) for x, y in moved)
 
 
 def inputs(replay: Replay) -> Iterator[Proposal]:

@@ -1,0 +1,52 @@
+"""Causes in which of their arrays modules are given, in code without taps."""
+
+import pytest
+from torch import nn
+
+from parity_tests.support.helpers import noise
+from parity_tests.support.searches import cause_between
+
+D = 5
+
+
+class Updates(nn.Module):
+    """A state that two cells update, each by what a layer makes of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.layers = (nn.ModuleList(map(kind, (D, D), (D, D))) for kind in (nn.GRUCell, nn.Linear))
+
+    def forward(self, x):
+        for number, (cell, layer) in enumerate(zip(self.cells, self.layers, strict=True)):
+            x = cell(*self.given(layer(x), x, number))
+        return x
+
+    def given(self, made, x, number):
+        return made, x
+
+
+class Exchanged(Updates):
+    def given(self, made, x, number):
+        return x, made
+
+
+class ExchangedOnce(Updates):
+    def given(self, made, x, number):
+        return (made, x) if number else (x, made)
+
+
+class StateOfItsInput(Updates):
+    def given(self, made, x, number):
+        return made, made
+
+
+CAUSES = {
+    Exchanged: "torch passes cells.* its own arguments; jax exchanges its first two arguments (",
+    ExchangedOnce: "torch passes cells.0 its own arguments; jax exchanges its first two arguments (",
+    StateOfItsInput: "torch passes cells.* its own arguments; jax passes its first array for its second too (",
+}
+
+
+@pytest.mark.parametrize("port", CAUSES)
+def test_causes_of_given_arrays(port):
+    assert CAUSES[port] in cause_between(Updates(), port(), noise(3, D, seed=1), tapped=False)
