@@ -41,7 +41,7 @@ HOW["entries every"] = HOW["mean every"]
 OTHER = Change("means.other", HOW, "computes {targets:and}")
 FACTORS = {f"{form} own" for form in ("sum", "entries", "rows")}
 """Other means that amount to a factor: another number in the code may be the same."""
-OF_ROWS = Change("means.of_rows", "divides each sum by the number of entries that its mask keeps")
+OF_ROWS = Change("means.of_rows", "divides each sum by the number of entries that its mask keeps", "computes {targets:and}")
 MOST_MASKS, MOST_ROWS = 4, 64
 MOST_ENTRIES = 2**20
 """Largest number of entries of which some are chosen."""
@@ -86,8 +86,9 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     by_mask = [*grouped(every, lambda each: (each[0].x.shape, bits(each[0].kept))).values()]
     by_line = [those for each in by_mask for those in grouped(each, lambda each: each[0].at.op.place).values()]
     yield from chain.from_iterable(alike(those) for those in (*by_line, *by_mask) if len(those) > 1)
-    for op, masks_of_runs in row_sums_in(replay):
-        yield op.instead(OF_ROWS, partial(averaged, masks_of_runs))
+    sums = [(op, partial(averaged, masks_of_runs)) for op, masks_of_runs in row_sums_in(replay)]
+    for those in [*([each] for each in sums), *([sums] if len(sums) > 1 else [])]:
+        yield propose(OF_ROWS, tuple(op.target for op, _ in those), partial(Rewrite, {op.place: mean for op, mean in those}))
 
 
 def averaged(masks: list[torch.Tensor], function: Any, args: Any, kwargs: Any, n: int) -> Any:
