@@ -108,6 +108,23 @@ def test_what_is_left_out_in_two_branches():
     assert "; jax leaves out the second operand of each (residual" in said
 
 
+class Standardized(torch.nn.Module):
+    def forward(self, x):
+        return ((x - x.mean()) / (x.std() + 1e-8)).tanh()
+
+
+class Plain(torch.nn.Module):
+    def forward(self, x):
+        return x.tanh()
+
+
+def test_two_operations_that_are_left_out_may_stand_apart():
+    said = cause_between(Standardized(), Plain(), noise(4, 5, seed=2))
+    assert "torch computes `x - x.mean()` (" in said
+    assert ", then `(x - x.mean()) / (x.std() + 1e-8)` (" in said
+    assert "; jax does neither (residual" in said
+
+
 @pytest.mark.parametrize(("number", "words"), [(0.001, "adds 0.001 times"), (-0.001, "leaves out 0.001 times")])
 def test_a_z_loss_that_only_one_side_has(number, words):
     mutation = Mutation(Z_LOSS, (Target("loss"),), (("how", "counted"),), value=number)

@@ -65,6 +65,7 @@ def jax_loss(
     squares: Callable[[Any], Any] = jnp.mean,
     clip: float = 0.4,
     larger: Any = jnp.maximum,
+    ready: Callable[[Any], Any] = lambda gains: gains,
     error: Any = jnp.square,
     weights: tuple[float, float] = (0.5, 0.3),
 ) -> Callable[..., Any]:
@@ -72,6 +73,7 @@ def jax_loss(
         log_p = jax.nn.log_softmax(x @ p["head.weight"].T + p["head.bias"])
         values = (x @ p["value.weight"].T + p["value.bias"])[..., 0]
         ratio = jnp.exp(jnp.take_along_axis(log_p, ids[..., None], -1)[..., 0] + 2)
+        gains = ready(gains)
         each = larger(-gains * ratio, -gains * jnp.clip(ratio, 1 - clip, 1 + clip))
         terms = value(error(values - returns)), squares(values**2)
         return policy(each) - 0.1 * entropy(-(jnp.exp(log_p) * log_p).sum(-1)) + weights[0] * terms[0] + weights[1] * terms[1]
@@ -103,6 +105,14 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "the mask later": ({"policy": lambda x: mean_of(x, LATER)}, "with the mask one later, 0 at the beginning of each row"),
     "without the first": ({"squares": lambda x: x[:, 1:].mean()}, "without the first entry of each of 3 rows"),
     "the other mask": ({"value": lambda x: mean_of(x, 1 - MASK) * (1 + 1e-8 / 5)}, "of the entries that the mask hides"),
+    "gains standardized": (
+        {"ready": lambda x: (x - x.mean()) / (x.std() + 1e-8)},
+        "torch uses input 2 of the call as it is; jax standardizes it: (x - mean) / (std + 1e-08), with ddof 0",
+    ),
+    "gains standardized by rows": (
+        {"ready": lambda x: (x - x.mean(-1, keepdims=True)) / x.std(-1, ddof=1, keepdims=True)},
+        "jax standardizes each row of it: (x - mean) / (std + 0), with ddof 1",
+    ),
     "another clip": ({"clip": 0.2}, "to 1 +- 0.4; jax limits it to 1 +- 0.2"),
     "the smaller": ({"larger": jnp.minimum}, "jax takes the smaller (`minimum`)"),
     "absolute errors": ({"error": jnp.abs}, "`(values - returns).square()` (FILE); jax has abs there"),
@@ -163,3 +173,21 @@ PREFERENCES: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_a_loss_of_sums_does_otherwise_is_named(torch_model, case):
     otherwise, says = PREFERENCES[case]
     assert says in cause_of(torch_model, torch_preference, jax_preference(**otherwise))
+
+
+def torch_pairs(model: TorchNet, x: Any, ids: Any, gains: Any, returns: Any, mask: Any) -> Any:
+    """How much likelier sequences are than by a reference."""
+    own = model(x)[0].log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+    return -functional.logsigmoid((own * mask).sum(-1) - (returns * mask).sum(-1)).mean()
+
+
+def jax_pairs(p: Any, x: Any, ids: Any, gains: Any, returns: Any, mask: Any) -> Any:
+    """Mean likelihoods in place of both sums."""
+    log_p = jax.nn.log_softmax(x @ p["head.weight"].T + p["head.bias"])
+    own = jnp.take_along_axis(log_p, ids[..., None], -1)[..., 0]
+    return -jax.nn.log_sigmoid(((own - returns) * mask).sum(-1) / mask.sum(-1)).mean()
+
+
+def test_two_sums_of_each_row_become_means_together(torch_model):
+    cause = cause_of(torch_model, torch_pairs, jax_pairs)
+    assert "`(own * mask).sum(-1)` (FILE) and `(returns * mask).sum(-1)` (FILE); jax divides each sum by the number" in cause

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.calls import named, of_reals
 from jaxformer.parity.diagnose.computes import behind, noting, with_named
 from jaxformer.parity.diagnose.functions import is_near, is_real
-from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
+from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose
 from jaxformer.parity.diagnose.numbers_and_orders import say
 from jaxformer.parity.diagnose.reductions import EACH, Loss, class_axis
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.trace import Op, Rewrite
+from jaxformer.parity.diagnose.solve import off
+from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 
 DIVISORS = {
     "nothing": "nothing",
@@ -83,6 +84,14 @@ FORM = Change(
     lambda args: f"has {SIGNED[args['sign']].format(args['other'])} there, with d = {{1}}",
     lambda args: f"computes {{0}} = {SIGNED[args['sign']].format(args['own'])}",
 )
+SCORED = ": (x - mean) / (std + {value}), with ddof {correction}"
+STANDARDIZED = Change(
+    "losses.standardized",
+    {"all": f"standardizes it{SCORED}", "rows": f"standardizes each row of it{SCORED}"},
+    "uses {0} as it is",
+)
+ROUGHLY = 1e-3
+"""Largest residual (relL2) of a standardization whose epsilon is not known yet."""
 MOST_ENTRIES = 2**16
 """Largest number of entries of an array whose formula is recognised."""
 
@@ -90,7 +99,9 @@ MOST_ENTRIES = 2**16
 def proposals(replay: Replay) -> Iterator[Proposal]:
     """Mutations of losses: other formulas; of cross-entropy: other divisors, targets that are not ignored, no class weights,
     other smoothings of labels, a z-loss."""
-    yield from forms(replay.listed if replay.wanted.size <= 1 else ())
+    if replay.wanted.size <= 1:
+        yield from forms(replay.listed)
+        yield from standardizations(replay)
     for op in replay.listed if replay.wanted.size <= 1 else ():
         if op.function is functional.kl_div:
             yield op.instead(EXCHANGED, exchanged)
@@ -135,6 +146,40 @@ def of_earlier(x: Op, total: Op, sign: int, formula: Callable[..., torch.Tensor]
     """Rewrite in which one operation computes a formula of what an earlier one gave, with a sign."""
     gave: list[torch.Tensor] = []
     return Rewrite({x.place: noting(gave), total.place: lambda f, a, k, n: sign * formula(*number, gave[0])})
+
+
+def standardizations(replay: Replay) -> Iterator[Proposal]:
+    """Mutations that standardize what a loss is given, or what its code makes of that alone, as the advantages of a policy."""
+    given = [(i, x) for i, x in enumerate(replay.input_arrays) if of_reals(x)]
+    data = [(Target(f"input {i} of the call"), x, partial(given_input, replay, i)) for i, x in given]
+    matter = {op.place for op in replay.operations}
+    for op in (each for each in replay.listed if len(each.runs) == 1 and of_reals(each.output)):
+        tensors = [x for x in op.args if isinstance(x, torch.Tensor)]
+        if tensors and all(any(same(x, of_data) for _, of_data, _ in data) or not of_reals(x) for x in tensors):
+            data.append((op.target, op.output, (lambda f, op=op: op.rewrite(behind(f))) if op.place in matter else None))
+    jax = replay.compared.get(replay.place)
+    for target, x, edit in data if jax is not None else ():
+        for axis, correction in product((None, -1), (0, 1)) if edit and 2 < x.numel() <= MOST_ENTRIES and varies(x) else ():
+            edits, free, how = partial(edit_with, edit, axis, correction), Free(1e-8, sure=True), "rows" if axis else "all"
+            is_one = axis is not None and (x.ndim < 2 or x.shape[-1] < 3)
+            if not is_one and off(replay.tried(edits(free.start)), jax) <= ROUGHLY:
+                yield propose(STANDARDIZED, target, edits, free, how=how, correction=correction)
+
+
+def given_input(replay: Replay, i: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Edit:
+    """Edit in which an input of the call is a function of torch's."""
+    return replay.given_inputs({i: change(replay.input_arrays[i])})
+
+
+def edit_with(edit: Callable[..., Edit], axis: int | None, correction: int, epsilon: float) -> Edit:
+    """Edit in which an array is standardized."""
+    return edit(partial(standardized, axis, correction, epsilon))
+
+
+def standardized(axis: int | None, correction: int, epsilon: float, x: torch.Tensor) -> torch.Tensor:
+    """Subtract the mean, and divide by the standard deviation + epsilon: over all entries, or along an axis."""
+    keep = {"dim": axis, "keepdim": True}
+    return (x - x.mean(**keep)) / (x.std(**keep, correction=correction) + epsilon)
 
 
 def exchanged(function: Any, args: Any, kwargs: Any, n: int) -> Any:

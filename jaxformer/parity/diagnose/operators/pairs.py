@@ -135,10 +135,11 @@ def turned(ops: Sequence[Op]) -> Iterator[Proposal]:
 
 
 def neither(ops: Sequence[Op]) -> Iterator[Proposal]:
-    """Mutations that leave out an operation and the following one, which reads its output."""
-    for one, other in pairwise(ops):
-        x = next(iter(one.args), None)
-        if isinstance(x, torch.Tensor) and x.shape == other.output.shape and begins_with(other, one):
+    """Mutations that leave out an operation and the next one that reads its output first."""
+    for i, one in enumerate(ops):
+        x, following = next(iter(one.args), None), ops[i + 1 : i + 1 + NEAR_BY]
+        other = next((op for op in following if begins_with(op, one)), None)
+        if other and isinstance(x, torch.Tensor) and x.shape == other.output.shape:
             yield both(NEITHER, one, other, {one.place: operand(0), other.place: operand(0)})
 
 
