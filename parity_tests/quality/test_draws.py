@@ -160,3 +160,37 @@ def test_uniform_numbers_do_not_hide_another_rate():
         numbers = fitting(torch_draw, Draw("", UNIFORM, (40, 50)), turned)
         below = [(1 - numbers if turned else numbers) < keep for keep in (KEEP, KEEP + 0.05, KEEP - 0.05)]
         assert [np.array_equal(each, kept) for each in below] == [True, False, False]
+
+
+class Pictures(torch.nn.Module):
+    """Two convolutions, with dropout behind each."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Conv2d(W, W, 1), torch.nn.Conv2d(W, V, 1)
+
+    def forward(self, x):
+        x = functional.dropout(self.first(x).tanh(), 0.3, self.training)
+        return functional.dropout(self.last(x), 0.2, self.training)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_axes_of_one_size_may_be_in_another_order(both):
+    """All axes of the first draw have the same size, so only the output tells their order; the second is laid out alike."""
+
+    def drop(x, key, keep, last):
+        x = x if last else x.transpose(0, 3, 1, 2)
+        x = x * jax.random.bernoulli(key, keep, x.shape) / keep
+        return x if last else x.transpose(0, 2, 3, 1)
+
+    def call(held, x):
+        keys, x = jax.random.split(jax.random.key(0)), x.transpose(0, 2, 3, 1)
+        x = jnp.tanh(x @ held["first.weight"][:, :, 0, 0].T + held["first.bias"])
+        x = drop(x, keys[0], 0.7, True) @ held["last.weight"][:, :, 0, 0].T + held["last.bias"]
+        return drop(x, keys[1], 0.8, both).transpose(0, 3, 1, 2)
+
+    model = excite(Pictures(), seed=1)
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    x = np.random.default_rng(1).standard_normal((3, W, W, W)).astype(np.float32)
+    report = compare(model, arrays, (x,), call_jax=call, tier="A", mode="train", checks=("forward",))
+    assert report.status == "equal", str(report)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxformer.parity.numerics.axis_order import orders_for, to_jax_axes
+from jaxformer.parity.numerics.axis_order import Order, orders_for, to_jax_axes
 from jaxformer.parity.pairing.names import ModuleMap
 from jaxformer.parity.report.text import count
 from jaxformer.parity.trace.call_sites import below
@@ -20,8 +20,8 @@ SAME_MODULE, AROUND, ELSEWHERE = 3.0, 2.0, 0.5
 """Scores of two draws: in paired modules; in a module around the other's; anywhere else."""
 OTHER_KIND = 0.4
 """Factor on the score if one side draws a dropout mask and the other the uniform numbers that decide it."""
-MOST_READINGS = 16
-"""Number of readings of uniform numbers that are tried: all combinations for four lines of code."""
+MOST_READINGS = 24
+"""Largest number of readings of torch's numbers that are tried."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,41 @@ class DrawPairs:
     turned: frozenset[int] = frozenset()
     """jax's draws for which torch's uniform numbers `u` are read as `1 - u`. Dropout masks in this set look as if jax drew the
     units to drop, but are read as the units to keep, at another rate than torch's."""
+    orders: Mapping[int, Order] = field(default_factory=dict)
+    """jax's draws -> the order of torch's axes in them, where it is not the first that fits."""
 
     def numbers(self) -> list[np.ndarray | None]:
         """Return torch's numbers for each of jax's draws, in jax's order of axes; None for a draw without a partner."""
-        pairs = {j: (self.torch[i], self.jax[j], j in self.turned) for j, i in self.pairs.items()}
+        pairs = {j: (self.torch[i], self.jax[j], j in self.turned, self.orders.get(j)) for j, i in self.pairs.items()}
         return [fitting(*pairs[j]) if j in pairs else None for j in range(len(self.jax))]
 
     def readings(self) -> Iterator["DrawPairs"]:
         """Yield these pairs with each way to read the numbers.
 
         Code may keep a unit where a uniform number is below a threshold or above it, and may draw the units to drop instead of
-        the units to keep. All draws of one line of code are read in the same way.
+        the units to keep. Where several orders of axes fit, code may have any of them, as a rule the same one everywhere. All
+        draws of one line of code are read in the same way.
         """
         lines = defaultdict(set)
         for j, i in self.pairs.items():
             if UNIFORM in (self.torch[i].kind, self.jax[j].kind) or is_opposite(self.jax[j], self.torch[i]):
                 lines[self.torch[i].line, self.jax[j].line].add(j)
-        for turned in itertools.islice(itertools.product((False, True), repeat=len(lines)), MOST_READINGS):
-            yield replace(self, turned=frozenset().union(*itertools.compress(lines.values(), turned)))
+        turned = itertools.product((False, True), repeat=len(lines))
+        both = itertools.product(self._orders(), turned)
+        for orders, each in itertools.islice(both, MOST_READINGS):
+            yield replace(self, orders=orders, turned=frozenset().union(*itertools.compress(lines.values(), each)))
+
+    def _orders(self) -> Iterator[Mapping[int, Order]]:
+        """Yield other orders of axes for all draws that they fit, after none; then for the draws of each line of code alone."""
+        yield {}
+        lines = defaultdict(dict)
+        for j, i in self.pairs.items():
+            for order in other_orders(self.torch[i].shape, self.jax[j].shape):
+                lines[order, self.torch[i].line, self.jax[j].line][j] = order
+        for order in dict.fromkeys(order for order, *_ in lines):
+            yield {j: order for (other, *_), those in lines.items() if other == order for j in those}
+        if len({key[1:] for key in lines}) > 1:
+            yield from lines.values()
 
     def left(self) -> tuple[list[int], list[int]]:
         """Indices of the unpaired draws of torch and of jax."""
@@ -159,15 +176,24 @@ def in_order(scores: np.ndarray) -> list[tuple[int, int]]:
     return pairs[::-1]
 
 
-def fitting(torch: Draw, jax: Draw, turned: bool) -> np.ndarray:
-    """torch's numbers in jax's order of axes.
+def other_orders(torch: tuple[int, ...], jax: tuple[int, ...]) -> Iterator[Order]:
+    """Yield the orders of torch's axes that fit jax's shape, without the first, and without those that only exchange the last
+    two of four axes or more: queries with keys, or rows with columns."""
+    for order in orders_for(torch, jax)[1:]:
+        if len(order) < 4 or order[:-2] != tuple(range(len(order) - 2)):
+            yield order
+
+
+def fitting(torch: Draw, jax: Draw, turned: bool, order: Order | None = None) -> np.ndarray:
+    """torch's numbers in jax's order of axes; None: the first that fits.
 
     torch keeps a unit where its uniform number is below the keep probability; if one side draws uniform numbers and the other a
     mask, the mask follows from the same numbers.
     """
     uniform = UNIFORM in (torch.kind, jax.kind)
     numbers = numbers_of(replace(torch, kind=UNIFORM) if uniform else torch)
-    numbers = to_jax_axes(1 - numbers if turned and uniform else numbers, orders_for(torch.shape, jax.shape)[0], jax.shape)
+    order = order or orders_for(torch.shape, jax.shape)[0]
+    numbers = to_jax_axes(1 - numbers if turned and uniform else numbers, order, jax.shape)
     if uniform:
         return numbers < jax.keep if jax.kind == DROPOUT else numbers
     return ~numbers if is_opposite(jax, torch) and not turned else numbers
