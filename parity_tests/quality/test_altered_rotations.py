@@ -64,12 +64,12 @@ class Model(torch.nn.Module):
 
     def __init__(self, side="before", by="modules", slower=1):
         super().__init__()
-        self.slower = slower
+        self.rates = torch.from_numpy(RATES) / slower
         self.first, self.attention = torch.nn.Linear(D, D), Attention(side, by)
 
     def forward(self, x, valid):
-        angles = torch.arange(T, dtype=x.dtype)[None, :, None] * torch.from_numpy(RATES).to(x.dtype)
-        angles = angles.repeat_interleave(2, -1) / self.slower
+        angles = torch.arange(T, dtype=x.dtype)[None, :, None] * self.rates.to(x.dtype)
+        angles = angles.repeat_interleave(2, -1)
         ahead = torch.arange(T) - torch.arange(T)[:, None]
         mask = ahead + T * (1 - valid[:, None, None]) <= 0
         added = torch.zeros(mask.shape, dtype=x.dtype).masked_fill(~mask, torch.finfo(x.dtype).min)

@@ -29,18 +29,20 @@ def orders_for(torch: tuple[int, ...], jax: tuple[int, ...]) -> tuple[Order, ...
     """Return the orders of torch's axes that give jax's shape, the identity first; empty if no order does.
 
     Axes may also be split or merged, as for attention heads; then only axes of equal size are permuted. If jax has more axes
-    (rows and columns of an image where torch has one axis of patches), orders whose axes can be split to jax's shape count too.
+    (rows and columns of an image where torch has one axis of patches), orders whose axes can be split to jax's shape count too;
+    if it has fewer, those whose axes can be merged.
     """
     straight = torch == jax or split_or_merged(torch, jax)
-    split = straight and len(jax) > len(torch)
+    split, merged = straight and len(jax) > len(torch), len(jax) < len(torch)
     wanted = torch if straight else jax
-    if len(wanted) != len(torch) or len(torch) > 5:
+    if (len(wanted) != len(torch) and not merged) or len(torch) > 5:
         return (tuple(range(len(torch))),) if straight else ()
     ones = [axis for axis, size in enumerate(torch) if size == 1]
 
     def fits(order: Order) -> bool:
         shape = tuple(torch[axis] for axis in order)
-        return [axis for axis in order if axis in ones] == ones and (shape == wanted or (split and split_or_merged(shape, jax)))
+        parts = (split or merged) and split_or_merged(shape, jax)
+        return [axis for axis in order if axis in ones] == ones and (shape == wanted or parts)
 
     return tuple(itertools.islice(filter(fits, itertools.permutations(range(len(torch)))), MOST_ORDERS))
 

@@ -209,7 +209,7 @@ def children(replay: Replay, rotary: Rotary) -> Iterator[Proposal]:
     given = given_by(replay)
     heads = {site: x for site, x in given.items() if x.ndim == 3 and x.shape[1] == length and x.shape[-1] % width == 0}
     names = {site: name_of(replay, site) for site in heads}
-    for those in [*combinations(heads, 2)][::-1]:
+    for those in [*combinations(heads, 2)][::-1] if rotary.layout in LAYOUTS else ():
         yield propose(PAIRS, tuple(names[site] for site in those), partial(reordered, replay, rotary, those), how=how)
     step = torch.ones(length)
     turns = (LATER, step), (EARLIER, -step), (AGAIN, rotary.positions), (UNROTATED, -rotary.positions)

@@ -4,13 +4,14 @@ a rotation where torch has none, as of values."""
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import permutations, product
 
 import torch
 
 from jaxformer.parity.diagnose.attention_cores import Core, cores
 from jaxformer.parity.diagnose.computes import in_run
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
+from jaxformer.parity.diagnose.operators.positions import paired
 from jaxformer.parity.diagnose.operators.rotary_tables import LAYOUTS, Rotary, rotary_of
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.rotary_rates import plain_rates
@@ -18,6 +19,7 @@ from jaxformer.parity.diagnose.trace import Rewrite
 
 WIDTH = Change("rotary_heads.width", "rotates {width}", "rotates {own} of the {units} units of a head")
 ADDED = Change("rotary_heads.added", "rotates queries and keys by rotary positions of base {base:g}", "does not rotate at {0}")
+PAIRS = Change("rotary_heads.pairs", paired("has them {1}"), paired("has rotary pairs {0}"))
 VALUES = Change("rotary_heads.values", "rotates values too", "rotates queries and keys alone at {0}")
 MOST_RUNS = 4
 """Largest number of runs of which each is also mutated alone."""
@@ -59,6 +61,10 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
         layouts = LAYOUTS if rotary.layout == "once" else (rotary.layout,)
         yield from widths(rotary, alike, positions, layouts)
         yield from added(alike, positions, {rotary.base: rotary.rates}, layouts)
+        for own, other in permutations(LAYOUTS) if alike else ():
+            if own in layouts:
+                before, after = Rotation(rotary.rates, own), Rotation(rotary.rates, other)
+                yield propose(PAIRS, rotary.name, partial(moved, alike, turned_anew(before, after, positions)), how=own)
         for layout in layouts if alike and rotary.width <= alike[0].heads[2].shape[-1] else ():
             rotation = partial(Rotation(rotary.rates, layout), positions=positions)
             yield propose(VALUES, alike[0].softmax.target, partial(moved, alike, rotation, those=(2,)), layout=layout)
@@ -84,12 +90,13 @@ def widths(rotary: Rotary, those: list[Core], positions: torch.Tensor, layouts: 
         ratio = rotary.rates[:1] * (rotary.rates[1:2] / rotary.rates[:1]) ** torch.arange(width // 2)
         for rates, layout in product((plain_rates(width, rotary.base), ratio), layouts):
             before, after = Rotation(rotary.rates, layout), Rotation(rates, layout)
-
-            def otherwise(x: torch.Tensor, before: Rotation = before, after: Rotation = after) -> torch.Tensor:
-                return after(before(x, -positions), positions)
-
-            edits = partial(moved, those, otherwise)
+            edits = partial(moved, those, turned_anew(before, after, positions))
             yield propose(WIDTH, rotary.name, edits, width=width, own=own, units=units, layout=layout)
+
+
+def turned_anew(before: Rotation, after: Rotation, positions: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function of heads that takes one rotation back and applies another."""
+    return lambda x: after(before(x, -positions), positions)
 
 
 def moved(
