@@ -11,6 +11,7 @@ from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.axis_order import SAMPLE, nearer_order
 from jaxformer.parity.probe import excite
 from jaxformer.parity.runs import activation_patching
+from jaxformer.parity.trace.jax_hooks import tap
 
 C = 4
 SQUARE, OBLONG = (C, C, C, C), (2, C, 3, 5)
@@ -98,3 +99,55 @@ def test_an_order_that_a_sample_does_not_tell_is_told_by_all_entries():
     theirs[1, 3, 70] = 1.0
     assert nearer_order(theirs, theirs.transpose(0, 2, 1), (0, 1, 2)) == (0, 2, 1)
     assert nearer_order(theirs, theirs, (0, 1, 2)) == (0, 1, 2)
+
+
+class TorchPatches(torch.nn.Module):
+    """Windows of a picture, as channels before positions, then a norm and a layer of each."""
+
+    def __init__(self, side, stride):
+        super().__init__()
+        self.patch, self.head = torch.nn.Conv2d(3, 8, side, stride, padding=side // 2 if side < 4 else 0), torch.nn.Linear(8, 5)
+        self.norm = torch.nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.head(self.norm(self.patch(x).permute(0, 2, 3, 1)).flatten(1, 2))
+
+
+class Strided(nnx.Module):
+    """The convolution of `TorchPatches` with XLA's padding."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.patch = nnx.Conv(3, 8, (3, 3), strides=2, padding="SAME", rngs=rngs)
+        self.norm, self.head = nnx.LayerNorm(8, epsilon=1e-5, rngs=rngs), nnx.Linear(8, 5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(self.norm(self.patch(x.transpose(0, 2, 3, 1))).reshape(2, -1, 8))
+
+
+def test_a_convolution_whose_output_is_as_wide_as_it_has_channels_is_named():
+    """The output is laid out as the input, which values do not tell: they are wrong."""
+    torch_model = excite(TorchPatches(3, 2).eval(), seed=0)
+    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+    jax_model = Strided()
+    jax_model.patch.kernel[...] = jnp.asarray(torch_model.patch.weight.detach().permute(2, 3, 1, 0).numpy())
+    report = compare(torch_model, jax_model, (x,), checks=("forward", "local"), tier="A")
+    assert [module.jax for module in report.diverging] == ["patch"], str(report)
+    assert "jax pads as 'SAME' does" in report.verdict
+
+
+def test_patches_that_jax_makes_by_a_product_are_not_blamed_for_a_fault_behind_them():
+    """jax's array merges rows and columns, which are behind the channels in torch's."""
+
+    def call(weights, x):
+        x = x.reshape(2, 3, 4, 4, 4, 4).transpose(0, 2, 4, 1, 3, 5).reshape(2, 16, 48)
+        x = tap("patch", x @ weights["patch.weight"].reshape(8, -1).T + weights["patch.bias"]).reshape(2, 4, 4, 8)
+        x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        x = tap("norm", x * weights["norm.weight"] + weights["norm.bias"]).reshape(2, -1, 8)
+        return tap("head", jnp.sin(x) @ weights["head.weight"].T + weights["head.bias"])
+
+    torch_model = excite(TorchPatches(4, 4).eval(), seed=0)
+    weights = {name: jnp.asarray(parameter.detach().numpy()) for name, parameter in torch_model.named_parameters()}
+    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+    report = compare(torch_model, weights, (x,), call_jax=call, checks=("forward", "local"), tier="A")
+    assert [module.jax for module in report.diverging] == ["head"], str(report)

@@ -77,6 +77,8 @@ class AxisOrders:
         kind = self._kind(place.site, len(theirs))
         fixed = len(orders) == 1
         order = orders[0] if fixed else self.known.get(place, self.last.get(kind))
+        if order not in orders and orders[0] != tuple(range(len(theirs))):
+            order = self.last[kind] = orders[0]  # rows and columns of one size, in another order than torch's anyway
         if order is not None and (fixed or place in self.known):
             self.last[kind] = order
         order = orders[0] if order is None or order not in orders else order

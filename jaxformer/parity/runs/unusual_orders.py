@@ -133,8 +133,8 @@ def _torch(names: list[str], stacked: bool) -> Any:
 def in_usual_orders(isolated: Isolated, isolation: Isolation) -> Isolated:
     """Repeat the pass in the usual orders of axes, and keep the result if it explains more.
 
-    It does if a call that makes arrays in other orders then diverges, fewer other modules do, and none does that did not
-    before. Otherwise the given pass is returned.
+    It does if a call that makes arrays in other orders then diverges, fewer other modules do, none does that did not before,
+    and not more do in all. Otherwise the given pass is returned.
     """
     odd = odd_orders(isolated, isolation.valid)
     if not odd:
@@ -142,7 +142,7 @@ def in_usual_orders(isolated: Isolated, isolation: Isolation) -> Isolated:
     usual = isolation.run({**isolated.orders, **odd}, corrected=False)
     before, after = wrong_owners(isolated), wrong_owners(usual)
     makers = {mismatch.owner for mismatch in usual.mismatches if mismatch.place in odd}
-    return usual if after & makers and after - makers < before else isolated
+    return usual if after & makers and after - makers < before and len(after) <= len(before) else isolated
 
 
 def wrong_owners(isolated: Isolated) -> set[Site]:
