@@ -164,6 +164,26 @@ def test_the_cause_gives_jaxs_gradients_too(theirs, case):
     assert "tanh" not in report.diverging[0].cause
 
 
+@pytest.mark.parametrize("as_dictionary", [False, True])
+def test_beside_an_output_that_is_equal_gradients_count_too(theirs, as_dictionary):
+    """The logits, and their loss."""
+
+    def torch_outputs(model, x, y):
+        logits, share = model(x)
+        loss = functional.cross_entropy(logits.flatten(0, 1), y.flatten()) + 0.25 * share.square().mean()
+        return {"logits": logits, "loss": loss} if as_dictionary else (logits, loss)
+
+    def jax_outputs(params, x, y):
+        share = jax.nn.softmax(x @ params["router.weight"].T + params["router.bias"], -1)
+        logits = (jnp.tanh(x) * share) @ params["head.weight"].T + params["head.bias"]
+        own = -jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.maximum(y, 0)[..., None], -1)[..., 0]
+        loss = own.mean(where=y != IGNORED) + 0.3 * jnp.square(share).mean()
+        return {"logits": logits, "loss": loss} if as_dictionary else (logits, loss)
+
+    cause = report_of(theirs, {}, {}, call_torch=torch_outputs, call_jax=jax_outputs).diverging[0].cause
+    assert "jax has 0.3 for 0.25 there (residual" in cause, cause
+
+
 def test_a_right_loss_is_equal(theirs):
     report = report_of(theirs, {**SMOOTH, "balance": 0.01}, {"smoothing": 0.1, "balance": 0.01})
     assert report.status == "equal", str(report)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxformer.parity.numerics.metrics import error, over
 from jaxformer.parity.runs.gradients_of_weights import of_own_weights
 from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.trace import Traced
@@ -85,12 +86,16 @@ def is_called(replay: "Replay") -> bool:
 
 
 def is_whole(traced: Traced, place: ArrayKey) -> bool:
-    """True if an array is the only output of the user's call, or of the whole model if the call returns that unchanged."""
-    calls = traced.reference.calls
-    outputs = len(calls[CALL].output)
-    if place.site not in (CALL, Site("", 0)) or outputs > 1 or place._replace(site=CALL) != ArrayKey(CALL, "output", 0):
+    """True if gradients are those of an array: it is the only output of the user's call, or of the whole model if the call
+    returns that unchanged; or the only output of the call that differs."""
+    outputs = traced.reference.calls[CALL].output
+    if place.site not in (CALL, Site("", 0)) or place.part != "output":
         return False
-    return np.array_equal(calls[place.site].output[0], calls[CALL].output[0], equal_nan=True)
+    if len(outputs) > 1:
+        both = zip(traced.normal_run.outputs[CALL], outputs, strict=True)
+        others = (error(*each) for i, each in enumerate(both) if i != place.number)
+        return place.site == CALL and not any(over(each, "activation") for each in others)
+    return np.array_equal(traced.reference.calls[place.site].output[place.number], outputs[0], equal_nan=True)
 
 
 def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":

@@ -63,7 +63,7 @@ def proposals(op: Op) -> Iterator[Proposal]:
                 near = tuple(partial(op.rewrite, with_argument(at, c * other)) for c in BESIDE if is_factor)
                 said = {"other": shown(other), "was": shown(was), "at": at} | ({"name": name} if name else {})
                 yield op.instead(OTHER, with_argument(at, other), near, **said)
-            if op.name == "pow" and type(was) is int:
+            if type(was) is int and op.name in ARITHMETIC and is_real(op):
                 yield number(op, at, was)
     if op.name == "scaled_dot_product_attention" and op.kwargs.get("scale") is None:
         yield number(op, "scale", op.args[0].shape[-1] ** -0.5)
