@@ -1,6 +1,7 @@
 """Causes in which of their arrays modules are given, in code without taps."""
 
 import pytest
+import torch
 from torch import nn
 
 from parity_tests.support.helpers import noise
@@ -50,3 +51,32 @@ CAUSES = {
 @pytest.mark.parametrize("port", CAUSES)
 def test_causes_of_given_arrays(port):
     assert CAUSES[port] in cause_between(Updates(), port(), noise(3, D, seed=1), tapped=False)
+
+
+class Biased(nn.Module):
+    """Attention with a bias of each distance."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.v, self.table = nn.Linear(D, D), nn.Linear(D, D), nn.Parameter(torch.zeros(2 * D - 1, 1))
+
+    def forward(self, x):
+        scores = self.q(x) @ x.mT
+        places = torch.arange(x.shape[1])
+        bias = self.table[places[:, None] - places + D - 1]
+        return (scores + self.turned(bias)).softmax(-1) @ self.v(x)
+
+    def turned(self, bias):
+        return bias.permute(2, 0, 1)
+
+
+class Transposed(Biased):
+    def turned(self, bias):
+        return bias.permute(2, 1, 0)
+
+
+def test_a_transposed_bias_is_not_told_as_reversed_positions():
+    """Attention from the last position to the first gives the same."""
+    cause = cause_between(Biased(), Transposed(), noise(3, D, D, seed=1))
+    assert "self.table[places[:, None] - places + D - 1]`" in cause
+    assert "(a transposition)" in cause

@@ -185,3 +185,25 @@ class Padded(torch.nn.Module):
 def test_padding_by_another_id(hidden, cause):
     ids = np.array([[3, 0, 5, 2, 2, 2, 2], [1, 7, 0, 8, 4, 2, 2], [5, 6, 7, 8, 0, 3, 1]])
     assert cause in cause_between(Padded(2), Padded(hidden), ids, "attention")
+
+
+class Sinks(Masked):
+    """Causal attention to a window of keys, and to the first one."""
+
+    def forward(self, x):
+        return super().forward(x, (APART >= 0) & ((APART < 3) | self.first()))
+
+    def first(self):
+        return torch.arange(LENGTH)[None] < 1
+
+
+class WithoutSinks(Sinks):
+    def first(self):
+        return torch.zeros(1, LENGTH, dtype=torch.bool)
+
+
+def test_a_mask_that_shows_more_keys_is_left_out_before_another_one_is_changed():
+    """A window in place of causality would give the same, but torch has that window."""
+    says = cause_between(Sinks(), WithoutSinks(), X)
+    assert says.startswith("torch applies the mask of `torch.arange(LENGTH)[None] < 1`")
+    assert "jax does not apply it (" in says

@@ -4,8 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.nn import functional
+
+from jaxformer.parity.numerics.float_masks import fillers
 
 MOST_KEYS, MOST_MORE, FEWEST, MOST_SINKS, MOST_IDS = 33, 13, 5, 4, 8
 """Bounds, in keys, of sliding windows that are tried where torch has none and of moves of their edges, and of what rows of a
@@ -213,3 +216,15 @@ def other_windows(own: Window, most: Window) -> Iterator[tuple[str, Mapping[str,
                 yield "fewer" if is_own else "ahead", {} if is_own else {"by": by, **several}, Window(back, ahead + moved)
         if back == most.back and ahead < most.ahead:
             yield "window", {"keys": n, "was": "none"}, Window(n - 1 - ahead, ahead)
+
+
+def mask_alone(array: torch.Tensor) -> torch.Tensor:
+    """Compute a mask without its bias: 0 wherever a key is seen."""
+    return torch.where(torch.from_numpy(np.asarray(fillers(array.numpy(), infinite=True))), array, 0.0)
+
+
+def adds_more(array: Any) -> bool:
+    """True if an array hides keys, and adds other numbers than 0 where they are seen (a bias)."""
+    is_float = isinstance(array, torch.Tensor) and array.is_floating_point()
+    hidden = fillers(array.numpy(), infinite=True) if is_float else None
+    return hidden is not None and bool(array.numpy()[~hidden].any())

@@ -34,7 +34,7 @@ Named = Sequence[tuple[str, Any]]
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations that exchange children or tensors in all modules of one kind."""
+    """Mutations that exchange children or tensors in all modules of one kind, or that reverse positions."""
     own = path_of(replay)
     inner = {site.path for site in replay.given} - {own, CALL.path}
     every = ((name, join(own, name), module) for name, module in replay.module.named_modules())
@@ -42,6 +42,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     for kind, those in grouped(some, lambda each: type(each[1])).items():
         if not issubclass(kind, ORDERED):
             yield from siblings(those)
+    yield from backwards(replay)
 
 
 def siblings(those: Named) -> Iterator[Proposal]:
@@ -180,7 +181,7 @@ BEHIND = Change("children.behind", "applies {module} to it too", "gives this arr
 
 def children(replay: Replay) -> Iterator[Proposal]:
     """Mutations of the children that jax does not call, then of those that it calls too: left out, rows of lookups, outputs
-    exchanged or replaced, positions reversed; and of a module that is applied to the array too."""
+    exchanged or replaced; and of a module that is applied to the array too."""
     yield from left_out(replay)
     tensors, give = given_by(replay), replay.given_outputs
     names = {site: name_of(replay, site) for site in tensors}
@@ -196,7 +197,6 @@ def children(replay: Replay) -> Iterator[Proposal]:
     for a, b in permutations(tensors, 2):
         if tensors[a].shape == tensors[b].shape:
             yield propose(REPLACED, names[a], partial(give, {a: tensors[b]}), other=names[b])
-    yield from backwards(replay, tensors)
     yield from behind(replay)
 
 
@@ -223,10 +223,10 @@ def other_rows(replay: Replay, site: Site, given: torch.Tensor) -> Iterator[Prop
         yield propose(ROWS, name_of(replay, site), partial(replay.given_outputs, {site: table[other]}), **way.args)
 
 
-def backwards(replay: Replay, tensors: dict[Site, torch.Tensor]) -> Iterator[Proposal]:
+def backwards(replay: Replay) -> Iterator[Proposal]:
     """Mutation that reverses the positions of `B T ...`, as a loop that runs backwards does."""
     length = replay.wanted.shape[1] if replay.wanted.ndim > 2 else 0
-    along = {site: x.flip(1) for site, x in tensors.items() if x.ndim > 2 and x.shape[1] == length > 1}
+    along = {site: x.flip(1) for site, x in given_by(replay).items() if x.ndim > 2 and x.shape[1] == length > 1}
     if along:
         edits = partial(replay.given_outputs, along), partial(replay.followed_by, lambda x: x.flip(1))
         yield propose(BACKWARDS, (), partial(all_of, edits))

@@ -3,6 +3,7 @@ booleans in torch's code, True where a key is seen or where it is hidden."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +15,10 @@ from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.diagnose.computes import behind, gives, operand, with_named, with_operand
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Proposal, propose
 from jaxformer.parity.diagnose.mutation import together as run_together
-from jaxformer.parity.diagnose.other_masks import Others, exchanged, masks_instead, said, windows
+from jaxformer.parity.diagnose.other_masks import Others, adds_more, exchanged, mask_alone, masks_instead, said, windows
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
-from jaxformer.parity.numerics.float_masks import MASKED, allowed, fillers, kind_of
+from jaxformer.parity.numerics.float_masks import MASKED, allowed, kind_of
 from jaxformer.parity.trace.call_sites import CALL, Site
 
 EITHER = "or", "logical_or", "bitwise_or"
@@ -119,8 +120,8 @@ def is_opposite(mask: torch.Tensor, switches: torch.Tensor) -> bool:
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
-    """Mutations of each distinct mask, where it appears first; then of masks that are added with a bias, and of attention
-    without a mask or with its kernel's."""
+    """Mutations of each distinct mask, where it appears first: left out, then another; then of masks that are added with a
+    bias, and of attention without a mask or with its kernel's."""
     given: list[torch.Tensor] = []
     inputs = [(i, array) for i, array in enumerate(replay.input_arrays) if is_new_mask(array, given)]
     tokens = {i: x for i, x in enumerate(replay.call_inputs) if x.ndim == 2 and x.dtype in (torch.int32, torch.int64)}
@@ -136,13 +137,17 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
                 edits = other.placed(lambda mask, op=op: op.rewrite(gives(mask)), masked)
                 yield propose(other.change, op.target, edits, **other.args)
 
-    yield from computed(new, others)
-    is_inner = replay.owner not in (CALL, Site("", 0))
-    for i, array in inputs:  # booleans that one module hands another are not compared
-        own: dict[str, Any] = {"unseen": True} if array.dtype == torch.bool and is_inner else {}
-        for other in otherwise(mask_of(array, replay.operations), others, GIVEN, softmax=bool(masked)):
-            edits = other.placed(lambda mask, i=i: replay.given_inputs({i: mask}), masked)
-            yield propose(other.change, f"input {i}", edits, **other.args, **own)
+    def passed() -> Iterator[Proposal]:
+        is_inner = replay.owner not in (CALL, Site("", 0))
+        for i, array in inputs:  # booleans that one module hands another are not compared
+            own: dict[str, Any] = {"unseen": True} if array.dtype == torch.bool and is_inner else {}
+            for other in otherwise(mask_of(array, replay.operations), others, GIVEN, softmax=bool(masked)):
+                edits = other.placed(lambda mask, i=i: replay.given_inputs({i: mask}), masked)
+                yield propose(other.change, f"input {i}", edits, **other.args, **own)
+
+    for leaves_out in (True, False):
+        every = chain(computed(new, others), passed())
+        yield from (each for each in every if (each.mutation.change.cost == DELETES) == leaves_out)
     yield from computed(of_keys, exchanged)
     yield from together(replay, others)
     yield from (op.instead(ALONE, behind(mask_alone)) for op in replay.operations if adds_more(op.output))
@@ -254,18 +259,6 @@ def within(op: Op) -> Iterator[Proposal]:
 def without(hidden: torch.Tensor, fill: float) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the function that fills the scores or weights of hidden keys."""
     return lambda x: x.masked_fill(hidden, fill)
-
-
-def mask_alone(array: torch.Tensor) -> torch.Tensor:
-    """Compute a mask without its bias: 0 wherever a key is seen."""
-    return torch.where(torch.from_numpy(np.asarray(fillers(array.numpy(), infinite=True))), array, 0.0)
-
-
-def adds_more(array: Any) -> bool:
-    """True if an array hides keys, and adds other numbers than 0 where they are seen (a bias)."""
-    is_float = isinstance(array, torch.Tensor) and array.is_floating_point()
-    hidden = fillers(array.numpy(), infinite=True) if is_float else None
-    return hidden is not None and bool(array.numpy()[~hidden].any())
 
 
 def is_new_mask(array: Any, seen: list[torch.Tensor]) -> bool:
