@@ -73,7 +73,7 @@ BUGS = {
     "flipped": ("near", "torch uses near.weight as it is; jax flips it along its last axis"),
     "window": ("near", "jax pads as 'SAME' does, less before than after"),
     "halves": ("out", "jax exchanges its halves"),
-    "tiled": ("out", "jax tiles the whole (0 1 0 1): `jnp.repeat` for `jnp.tile`"),
+    "tiled": ("out", "jax tiles the whole, 0 1 0 1 (torch's is `jnp.repeat`)"),
     "limit": ("out", "jax has 0.8 at most"),
     "rate": ("out", "then `-torch.exp(self.rate)` (test_state_spaces.py:34); jax does neither"),
     "Euler": ("out", "jax has 1 + x there"),

@@ -66,5 +66,5 @@ def test_a_relative_bias_of_the_wrong_sign_is_diverging_itself():
     report = compare(theirs, ours, (noise(B, T, D),), checks=("weights", "forward", "local"), tier="A")
     assert [module.jax for module in report.diverging] == ["bias"], str(report)
     assert report.diverging[0].cause.startswith(
-        "jax gives torch's array with axes 0 and 1 exchanged (a transposition) (residual "
+        "input of bias.table: jax gives torch's array with axes 0 and 1 exchanged (a transposition) (residual "
     )

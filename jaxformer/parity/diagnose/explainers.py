@@ -40,6 +40,9 @@ from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.call_sites import CALL, ArrayKey
 
 T = TypeVar("T")
+INPUT = "input of "
+"""Beginning of the description of an array that a module's code hands to another one: a cause that the arrays alone tell has to
+say that it is about this array."""
 TAP = "; it is shorter module by module: pass what each returns through jf.tap(torch's name, x)"
 """Advice where jax has no module and no tap that could be paired."""
 
@@ -144,7 +147,8 @@ def cause_of_all(traced: Traced, mismatches: Sequence[Mismatch], *, near: bool) 
     """Find why several arrays of one call's code differ: one candidate that gives all of jax's arrays, or a cause for each.
 
     If one array has no cause, the others' are left out too, since then a candidate that gives another array is not what jax's
-    code does; but for one that is an array of the call in the place of another.
+    code does; but for one that is an array of the call in the place of another. A cause that tells what jax's array is names
+    the array, unless it is the call's output.
     """
     causes: dict[str, Diagnosis] = {}
     left = [*mismatches]
@@ -161,7 +165,9 @@ def cause_of_all(traced: Traced, mismatches: Sequence[Mismatch], *, near: bool) 
         if not any(cause.same_as(other) for other in causes.values()):
             causes[mismatch.what] = cause
         left = [each for each in left if torchs_place(traced, each) not in gives]
-    return next(iter(causes.values())) if len(causes) == 1 else Diagnosis(beside=causes)
+    (what, only), *more = causes.items()
+    names_array = only.first and (only.first.mutation.change.torch or not what.startswith(INPUT))
+    return only if not more and names_array else Diagnosis(beside=causes)
 
 
 def mesh_cause(traced: Traced, *, anyway: bool = False) -> Diagnosis:

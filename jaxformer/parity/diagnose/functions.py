@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -101,7 +102,8 @@ OTHER_WITH_NUMBERS = {
     "rpow": ("power",),
 }
 """Operations of a tensor and a number, and those of `WITH_NUMBERS` that may replace each."""
-COMPARING = {"lt", "le", "gt", "ge"}
+COMPARING = {"lt": "`<`", "le": "`<=`", "gt": "`>`", "ge": "`>=`"}
+"""Comparisons, with their signs."""
 EXCHANGED = (("any", "all"), ("abs", "square"), ("argmax", "argmin"), ("sin", "cos"))
 CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"} | dict(EXCHANGED) | {b: a for a, b in EXCHANGED}
 REDUCTIONS = ("mean", "sum", "amax", "amin")
@@ -125,6 +127,21 @@ def spelled(name: str) -> str:
 def is_activation(op: Op) -> bool:
     """True for an operation in `ACTIVATIONS`, softmax and log softmax included."""
     return op.name in ACTIVATIONS
+
+
+def kind_of(activation: Any, other: str) -> str:
+    """Name of an activation's class; of one whose class does not tell it from `other`, as GELU by tanh, the function's name."""
+    kind = type(activation).__name__
+    named = (spelled(name) for name, function in ACTIVATIONS.items() if is_same(activation, function))
+    return next(named, kind) if kind.lower() == other else kind
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """True if two activations give equal numbers; False if the first is no function of one tensor."""
+    x = torch.linspace(-4, 4, 17, dtype=torch.float64)
+    with suppress(Exception):  # the user's code refuses in its own ways
+        return torch.allclose(one(x), other(x), rtol=0, atol=1e-12)
+    return False
 
 
 def is_near(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -95,7 +95,8 @@ def is_whole(traced: Traced, place: ArrayKey) -> bool:
         both = zip(traced.normal_run.outputs[CALL], outputs, strict=True)
         others = (error(*each) for i, each in enumerate(both) if i != place.number)
         return place.site == CALL and not any(over(each, "activation") for each in others)
-    return np.array_equal(traced.reference.calls[place.site].output[place.number], outputs[0], equal_nan=True)
+    array = traced.reference.calls[place.site].output[place.number]
+    return all(np.array_equal(array, only, equal_nan=True) for only in outputs)
 
 
 def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":

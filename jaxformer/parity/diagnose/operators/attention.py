@@ -60,11 +60,11 @@ def headed(side: int, args: Mapping[str, Any]) -> str:
 HEADED = {
     "tiled": (
         "repeats each head of {arrays:and} {times} times, 0 0 1 1",
-        "tiles them, 0 1 0 1: `jnp.repeat` for `jnp.tile`",
+        "tiles them, 0 1 0 1 (torch's is `jnp.repeat`)",
     ),
     "repeated": (
         "tiles the heads of {arrays:and} {times} times, 0 1 0 1",
-        "repeats each, 0 0 1 1: `jnp.tile` for `jnp.repeat`",
+        "repeats each, 0 0 1 1 (torch's is `jnp.tile`)",
     ),
     "by_unit": ("reshapes {arrays:and} as (heads, width) at {0}", "as (width, heads)"),
     "unmoved": ("transposes heads and positions of {arrays:and} at {0}", "reshapes without that transposition"),

@@ -120,8 +120,9 @@ def segments(replay: Replay) -> Iterator[Proposal]:
     given = [*reroute.given_in(replay), *reroute.parts_in(replay.listed), *reroute.made_in(replay.listed)]
     values = [value for value in given if is_whole(value.x)] if reduced else []
     for op in once if values else ():
-        at = 2 if op in reduced else (lookup(op) or [None])[0]
-        others = [value for value in values if at is not None and reroute.fits(ids_of(op.args[at]), value.x)]
+        if (at := 2 if op in reduced else next(iter(lookup(op) or ()), None)) is None:
+            continue
+        others = [value for value in values if reroute.fits(ids_of(op.args[at]), value.x)]
         again = [each for each in once if op in reduced and looks_up_segments(each, op)]
         for value in others[:MOST_INDICES]:
             edit = with_operand(at, partial(with_ids, value.x))

@@ -150,20 +150,30 @@ def of_earlier(x: Op, total: Op, sign: int, formula: Callable[..., torch.Tensor]
 
 def standardizations(replay: Replay) -> Iterator[Proposal]:
     """Mutations that standardize what a loss is given, or what its code makes of that alone, as the advantages of a policy."""
-    given = [(i, x) for i, x in enumerate(replay.input_arrays) if of_reals(x)]
-    data = [(Target(f"input {i} of the call"), x, partial(given_input, replay, i)) for i, x in given]
-    matter = {op.place for op in replay.operations}
-    for op in (each for each in replay.listed if len(each.runs) == 1 and of_reals(each.output)):
-        tensors = [x for x in op.args if isinstance(x, torch.Tensor)]
-        if tensors and all(any(same(x, of_data) for _, of_data, _ in data) or not of_reals(x) for x in tensors):
-            data.append((op.target, op.output, (lambda f, op=op: op.rewrite(behind(f))) if op.place in matter else None))
-    jax = replay.compared.get(replay.place)
-    for target, x, edit in data if jax is not None else ():
-        for axis, correction in product((None, -1), (0, 1)) if edit and 2 < x.numel() <= MOST_ENTRIES and varies(x) else ():
+    if (jax := replay.compared.get(replay.place)) is None:
+        return
+    for target, x, edit in data_of(replay):
+        for axis, correction in product((None, -1), (0, 1)) if 2 < x.numel() <= MOST_ENTRIES and varies(x) else ():
             edits, free, how = partial(edit_with, edit, axis, correction), Free(1e-8, sure=True), "rows" if axis else "all"
             is_one = axis is not None and (x.ndim < 2 or x.shape[-1] < 3)
             if not is_one and off(replay.tried(edits(free.start)), jax) <= ROUGHLY:
                 yield propose(STANDARDIZED, target, edits, free, how=how, correction=correction)
+
+
+def data_of(replay: Replay) -> Iterator[tuple[Target, torch.Tensor, Callable[..., Edit]]]:
+    """Float inputs of the call, and what operations make of these alone, each with the edit that applies a function to it."""
+    found: list[torch.Tensor] = []
+    for i, x in enumerate(replay.input_arrays):
+        if of_reals(x):
+            found.append(x)
+            yield Target(f"input {i} of the call"), x, partial(given_input, replay, i)
+    matter = {op.place for op in replay.operations}
+    for op in (each for each in replay.listed if len(each.runs) == 1 and of_reals(each.output)):
+        read = [x for x in op.args if of_reals(x)]
+        if read and all(any(same(x, each) for each in found) for x in read):
+            found.append(op.output)
+            if op.place in matter:
+                yield op.target, op.output, lambda change, op=op: op.rewrite(behind(change))
 
 
 def given_input(replay: Replay, i: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Edit:

@@ -12,6 +12,7 @@ from jaxformer.parity.diagnose.computes import JOINING, behind, of_all, of_first
 from jaxformer.parity.diagnose.functions import (
     ACTIVATIONS,
     ARITHMETIC,
+    COMPARING,
     CONTRARY,
     EXPONENTIALS,
     NORMALIZED,
@@ -41,7 +42,7 @@ POOLED = ("getitem", "mean", "sum", "select", "amax")
 MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area")
 FEW_PARTS, MOST_PARTS = 4, 12
 
-FUNCTION = Change("operations.function", "has {function} there")
+FUNCTION = Change("operations.function", lambda args: f"has {COMPARING.get(args['function'], args['function'])} there")
 ACTIVATION = Change("operations.activation", "has {how} there")
 EXPONENTIAL = Change("operations.exponential", "has {how} there")
 OF_TWO = Change("operations.arithmetic", words_of(ARITHMETIC))

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, permutations
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from jaxformer.parity.diagnose.functions import ACTIVATIONS, spelled
+from jaxformer.parity.diagnose.functions import ACTIVATIONS, is_same, kind_of, spelled
 from jaxformer.parity.diagnose.modules import held, replaced, starred
 from jaxformer.parity.diagnose.mutation import (
     DELETES,
@@ -235,8 +234,9 @@ def settings(replay: Replay, first: dict[int, str], module: Any, name: str) -> I
     for attribute, child in module._modules.items():
         for other, function in ACTIVATIONS.items() if child is not None and is_activation(child) else ():
             if not is_same(child, function):
-                edit = partial(replaced, child, "forward", function)
-                yield propose(CHOICE, attribute, edit, was=type(child).__name__, other=spelled(other))
+                edit, path = partial(replaced, child, "forward", function), join(name, attribute)
+                label = path if attribute.isdigit() else attribute
+                yield propose(CHOICE, label, edit, was=kind_of(child, spelled(other)), other=spelled(other))
 
 
 def is_activation(module: Any) -> bool:
@@ -244,14 +244,6 @@ def is_activation(module: Any) -> bool:
     kind, inner = type(module), [*module.parameters(), *module.buffers(), *module.children()]
     known = kind.__module__.endswith(("nn.modules.activation", "transformers.activations")) and "Attention" not in kind.__name__
     return not inner and (known or any(name in kind.__name__.lower() for name in NAMES))
-
-
-def is_same(one: Any, other: Any) -> bool:
-    """True if two activations give equal numbers; False if the first is no function of one tensor."""
-    x = torch.linspace(-4, 4, 17, dtype=torch.float64)
-    with suppress(Exception):  # the user's code refuses in its own ways
-        return torch.allclose(one(x), other(x), rtol=0, atol=1e-12)
-    return False
 
 
 def setting(path: str, value: Any, edits: Edits, is_size: bool) -> Iterator[Proposal]:

@@ -59,8 +59,8 @@ IN_A_ROW = Change("permute.join_in_a_row", "joins one after the other (`cat`), n
 REPEATED = Change(
     "permute.repeated",
     {
-        "whole": "tiles the whole (0 1 0 1): `jnp.repeat` for `jnp.tile`",
-        "each": "repeats each (0 0 1 1): `jnp.tile` for `jnp.repeat`",
+        "whole": "tiles the whole, 0 1 0 1 (torch's is `jnp.repeat`)",
+        "each": "repeats each, 0 0 1 1 (torch's is `jnp.tile`)",
     },
 )
 REPEATING = {"repeat_interleave": "whole", "repeat": "each", "tile": "each"}

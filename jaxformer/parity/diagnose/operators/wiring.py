@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 
 from jaxformer.parity.diagnose.calls import Arguments, of_reals
-from jaxformer.parity.diagnose.modules import intercepted, keeps_a_shape, recorded, starred
+from jaxformer.parity.diagnose.modules import intercepted, keeps_a_shape, path_of, recorded, starred
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, grouped, propose
 from jaxformer.parity.diagnose.operators.masks import is_new_mask
 from jaxformer.parity.diagnose.operators.parameters import alike, all_of
@@ -92,7 +92,13 @@ def inputs(replay: Replay) -> Iterator[Proposal]:
     arrays = replay.input_arrays[:MOST_PARTS]
     for (i, one), (j, other) in combinations(enumerate(arrays), 2):
         if one.shape == other.shape and one.dtype == other.dtype and not same(one, other):
-            yield propose(INPUTS, (f"input {i}", f"input {j}"), partial(replay.given_inputs, {i: other, j: one}))
+            names = tuple(f"input {at}{of_module(replay)}" for at in (i, j))
+            yield propose(INPUTS, names, partial(replay.given_inputs, {i: other, j: one}))
+
+
+def of_module(replay: Replay) -> str:
+    """Words for the module that is replayed; none for the whole call."""
+    return f" of {path}" if (path := path_of(replay)) else ""
 
 
 def in_order(order: tuple[int, ...], name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
