@@ -274,6 +274,12 @@ def test_torch_that_draws_random_numbers_is_told(draws):
     )
 
 
+def test_torch_that_draws_outside_of_torch_is_told():
+    report = report_of((PARAMS, port), net(hidden=lambda x: x * float(np.random.default_rng().random())), checks=("forward",))
+    says = "torch gives another output each time: it draws random numbers with numpy or random; take them out"
+    assert (report.status, report.verdict) == ("failed", f"COULD NOT COMPARE: forward: {says}")
+
+
 def test_torch_that_draws_and_rounds_otherwise_is_equal():
     report = report_of((PARAMS, port), net(hidden=lambda x: x * (1 + 1e-15 * torch.rand(()))), checks=("forward",))
     assert report.status == "equal", str(report)

@@ -6,15 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.parity.numerics.metrics import TOLERANCES, Error, Kind, as_float64, entry_groups, over, usual_entries
+from jaxformer.parity.numerics.metrics import (
+    INCONCLUSIVE,
+    TOLERANCES,
+    Error,
+    Kind,
+    as_float64,
+    entry_groups,
+    over,
+    usual_entries,
+)
 from jaxformer.parity.runs.isolated import Mismatch
 from jaxformer.parity.runs.trace import Traced
 from jaxformer.parity.trace.low_precision import Given, in_bfloat16, own_arrays, rounded
 from jaxformer.parity.trace.programs import RUN_ONCE
 from jaxformer.runtime.xla_options import Options
-
-INCONCLUSIVE = 1e-6
-"""Perturbation by rounding above which an array is not judged by float64."""
 
 
 class Relaxed(NamedTuple):

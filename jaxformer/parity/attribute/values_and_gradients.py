@@ -9,8 +9,8 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.attribute.blame import note_on_padding, roundings, wrong_gradients
 from jaxformer.parity.attribute.comparison import Comparison, Result
 from jaxformer.parity.attribute.notes import count_diverging, drawn, first_diverging, not_accused
-from jaxformer.parity.attribute.rounding import INCONCLUSIVE, inconclusive, is_relaxed, note, relaxed_tolerances
-from jaxformer.parity.numerics.metrics import NULL_GRADIENT, TOLERANCES, error, over, rms
+from jaxformer.parity.attribute.rounding import inconclusive, is_relaxed, note, relaxed_tolerances
+from jaxformer.parity.numerics.metrics import INCONCLUSIVE, NULL_GRADIENT, TOLERANCES, error, over, rms
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.summarize import part_of, say_names
 from jaxformer.parity.report.text import count

@@ -124,6 +124,8 @@ class Noise:
 
 
 EXACT = Noise(0.0, 0.0)
+INCONCLUSIVE = 1e-6
+"""Perturbation by rounding above which an array is not judged by float64."""
 
 
 def as_float64(array: np.ndarray) -> np.ndarray:
