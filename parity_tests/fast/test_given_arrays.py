@@ -64,7 +64,10 @@ class Biased(nn.Module):
         scores = self.q(x) @ x.mT
         places = torch.arange(x.shape[1])
         bias = self.table[places[:, None] - places + D - 1]
-        return (scores + self.turned(bias)).softmax(-1) @ self.v(x)
+        return (scores + self.turned(bias)).softmax(-1) @ self.moved(self.v(x))
+
+    def moved(self, values):
+        return values
 
     def turned(self, bias):
         return bias.permute(2, 0, 1)
@@ -80,3 +83,13 @@ def test_a_transposed_bias_is_not_told_as_reversed_positions():
     cause = cause_between(Biased(), Transposed(), noise(3, D, D, seed=1))
     assert "self.table[places[:, None] - places + D - 1]`" in cause
     assert "(a transposition)" in cause
+
+
+class Rolled(Biased):
+    def moved(self, values):
+        return values.roll(1, 1)
+
+
+def test_what_a_layer_gives_is_named_by_its_call():
+    cause = cause_between(Biased(), Rolled(), noise(3, D, D, seed=1))
+    assert cause.startswith("torch computes `self.v(x)` (test_given_arrays.py:67); jax has it one later along axis 1")

@@ -167,7 +167,7 @@ class Replay:
         with running(), ExitStack() as stack:
             for path in {site.path for site in (*self.boundaries, self.place.site)} - {self.owner.path, CALL.path}:
                 module = self.model.get_submodule(path)
-                watched = partial(self._child, path, module.forward, calls)
+                watched = partial(self._stand_in, path, module.forward, calls)
                 stack.enter_context(mock.patch.object(module, "forward", wraps(module.forward)(watched)))
             stack.callback(self._restore)
             with suppress(Reached):
@@ -246,7 +246,7 @@ class Replay:
         with self.inside(self.model):
             return self.module(*args, **kwargs)
 
-    def _child(self, path: str, forward: Callable[..., Any], calls: Counter[str], *args: Any, **kwargs: Any) -> Any:
+    def _stand_in(self, path: str, forward: Callable[..., Any], calls: Counter[str], *args: Any, **kwargs: Any) -> Any:
         """Replace the call of a child: return the recorded output, but compute if the child makes the array."""
         site = Site(path, calls[path])
         calls[path] += 1

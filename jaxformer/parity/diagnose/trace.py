@@ -29,6 +29,8 @@ HERE = os.path.dirname(__file__) + os.sep
 PARITY = os.path.dirname(os.path.dirname(__file__)) + os.sep
 WATCHING = os.path.join(PARITY, "trace") + os.sep
 """Folder of the functions through which observed modules are called: their frames belong to no code."""
+STAND_IN = "_stand_in"
+"""Name of the method of a replay that gives a child's recorded output: what it copies counts as the call of the child."""
 GENERATED = ("<@", "<frozen")
 """Beginnings of the file names of code that beartype and Python make. Others with < hold a user's code: typed in, or traced."""
 OPENED = (functional.multi_head_attention_forward,)
@@ -154,7 +156,8 @@ def place_of() -> tuple[Place, FrameType | None]:
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     while frame is not None:
-        if not frame.f_code.co_filename.startswith((__file__, WATCHING)):  # `opened` functions run below a mode of this file
+        stands_in = frame.f_code.co_name == STAND_IN and is_ours(frame.f_code.co_filename)
+        if not stands_in and not frame.f_code.co_filename.startswith((__file__, WATCHING)):  # `opened` runs below this file
             found.append((frame.f_code, frame.f_lasti))
             if not frame.f_code.co_filename.startswith(LIBRARY):
                 break
