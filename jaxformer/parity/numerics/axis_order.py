@@ -1,6 +1,7 @@
 """Order of torch's axes in jax's arrays, found from shapes and from values; and slices of arrays along an axis."""
 
 import itertools
+import math
 import operator
 from collections import Counter
 from collections.abc import Iterator
@@ -29,22 +30,23 @@ def orders_for(torch: tuple[int, ...], jax: tuple[int, ...]) -> tuple[Order, ...
     """Return the orders of torch's axes that give jax's shape, the identity first; empty if no order does.
 
     Axes may also be split or merged, as for attention heads; then only axes of equal size are permuted. If jax has more axes
-    (rows and columns of an image where torch has one axis of patches), orders whose axes can be split to jax's shape count too;
-    if it has fewer, those whose axes can be merged.
+    (rows and columns of an image where torch has one axis of patches), orders whose axes can be split to jax's shape count too.
+    If jax has one axis of patches, channels may be behind it.
     """
-    straight = torch == jax or split_or_merged(torch, jax)
-    split, merged = straight and len(jax) > len(torch), len(jax) < len(torch)
+    straight, usual = torch == jax or split_or_merged(torch, jax), tuple(range(len(torch)))
+    split = straight and len(jax) > len(torch)
     wanted = torch if straight else jax
-    if (len(wanted) != len(torch) and not merged) or len(torch) > 5:
-        return (tuple(range(len(torch))),) if straight else ()
+    if jax == (*torch[:1], math.prod(torch[2:]), *torch[1:2]) and 3 < len(torch) <= 5:
+        return (*[usual] * straight, (0, *usual[2:], 1))
+    if len(wanted) != len(torch) or len(torch) > 5:
+        return (usual,) if straight else ()
     ones = [axis for axis, size in enumerate(torch) if size == 1]
 
     def fits(order: Order) -> bool:
         shape = tuple(torch[axis] for axis in order)
-        parts = (split or merged) and split_or_merged(shape, jax)
-        return [axis for axis in order if axis in ones] == ones and (shape == wanted or parts)
+        return [axis for axis in order if axis in ones] == ones and (shape == wanted or (split and split_or_merged(shape, jax)))
 
-    return tuple(itertools.islice(filter(fits, itertools.permutations(range(len(torch)))), MOST_ORDERS))
+    return tuple(itertools.islice(filter(fits, itertools.permutations(usual)), MOST_ORDERS))
 
 
 def split_or_merged(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
