@@ -118,14 +118,15 @@ def test_a_cause_is_data_in_the_report():
     report = report_of()
     assert Report.from_json(report.to_json()) == report
     (module,) = json.loads(report.to_json())["modules"]
-    assert len(module["causes"]) == 2  # the number, and a multiple of what it multiplies
-    for cause in module["causes"]:
-        assert cause["change"].startswith(f"{cause['operator']}.")
-        assert cause["certainty"] == "exact"
-        assert cause["residual"] <= 1e-12
-        (target,) = cause["targets"]
-        lines = Path(target["file"]).read_text().split("\n")
-        assert "self.first(x).cos() * 3" in lines[target["line"] - 1]
+    (cause,) = module["causes"]
+    assert cause["change"] == "arguments.number"
+    assert cause["operator"] == "arguments"
+    assert cause["certainty"] == "exact"
+    assert cause["residual"] <= 1e-12
+    assert cause["value"] == 2.5
+    (target,) = cause["targets"]
+    lines = Path(target["file"]).read_text().split("\n")
+    assert "self.first(x).cos() * 3" in lines[target["line"] - 1]
     assert re.search(r"test_session\.py:\d+$", module["source"])
 
 
