@@ -61,10 +61,10 @@ class Biased(nn.Module):
         self.q, self.v, self.table = nn.Linear(D, D), nn.Linear(D, D), nn.Parameter(torch.zeros(2 * D - 1, 1))
 
     def forward(self, x):
-        scores = self.q(x) @ x.mT
+        q = self.q(x)
         places = torch.arange(x.shape[1])
         bias = self.table[places[:, None] - places + D - 1]
-        return (scores + self.turned(bias)).softmax(-1) @ self.moved(self.v(x))
+        return (q @ q.mT + self.turned(bias)).softmax(-1) @ self.moved(self.v(x))
 
     def moved(self, values):
         return values

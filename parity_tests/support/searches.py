@@ -10,15 +10,15 @@ from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.trace.reference import run_torch
 
 
-def cause_between(theirs, port, x, path="", *, tapped=True, session=None):
+def cause_between(torch_model, port, x, path="", *, tapped=True, session=None):
     """The cause that is found where a port gives another output, or the module at a path in it; both get the same weights.
 
     `tapped`: the port's modules are called by themselves; `session`: that of several searches.
     """
-    theirs, port = (excite(each.double().eval(), seed=1) for each in (theirs, port))
-    reference = run_torch(theirs, (x,), watch=True, gradients=False)
+    torch_model, port = (excite(each.double().eval(), seed=1) for each in (torch_model, port))
+    reference = run_torch(torch_model, (x,), watch=True, gradients=False)
     site, given = Site(path, 0) if path else CALL, []
-    named = {name for name, _ in theirs.named_modules() if name and tapped}
+    named = {name for name, _ in torch_model.named_modules() if name and tapped}
     boundaries = frozenset(site for site in reference.calls if site.path in named)
     torchs = reference.calls[site].output[0]
     replay = replay_of(reference, site, ArrayKey(site, "output", 0), boundaries - {site}, torchs)
